@@ -1,7 +1,7 @@
 """Every error a user of Gristmill can meet, under one root.
 
 Each class also inherits the builtin it refines, keeps its facts as attributes and survives pickling, because errors
-cross process borders. Messages say what was asked, what was found, and what to do next.
+cross process boundaries. Messages say what was asked, what was found, and what to do next.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ _PACKAGES = {
     **dict.fromkeys(("huggingface_hub", "safetensors", "torch", "transformers"), "models"),
     **dict.fromkeys(("sentencepiece", "tokenizers"), "tokens"),
     **dict.fromkeys(("MeCab", "jieba"), "cjk"),
+    **dict.fromkeys(("aiohttp", "jinja2", "jsonschema"), "llm"),
     "adlfs": "azure",
     **dict.fromkeys(("brotli", "fastwarc", "justext", "lxml", "resiliparse", "trafilatura"), "web"),
     "cosmos_xenna": "xenna",
@@ -31,13 +32,14 @@ _PACKAGES = {
     "s3fs": "s3",
     "sklearn": "training",
     "spacy": "spacy",
+    "vllm": "vllm",
 }
 """Optional modules by the extra that installs them."""
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence naming the nearest known word, or an empty string when nothing is near."""
+    """A sentence that suggests the closest known word, or an empty string if there is none."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
@@ -47,7 +49,7 @@ def _rebuild(cls: type[GristmillError], message: str, facts: dict[str, Any]) -> 
 
 
 class GristmillError(Exception):
-    """The root: catch this to catch everything Gristmill raises on purpose.
+    """The root of all errors: catch this to catch everything Gristmill raises deliberately.
 
     Args:
         message: What the user reads.
@@ -89,7 +91,7 @@ class MissingColumnError(PlanningError):
 
 
 class ResourcesError(PlanningError):
-    """A stage asks for more than any worker here can ever have."""
+    """A stage requests more resources than any worker on this machine can have."""
 
 
 class InputNotFoundError(GristmillError, FileNotFoundError):
@@ -105,11 +107,11 @@ class InvalidTextError(InputError):
 
 
 class SchemaConflictError(InputError):
-    """Two input files give the same column types that cannot be brought together."""
+    """Two input files have incompatible types for the same column."""
 
 
 class StoreError(GristmillError, ConnectionError):
-    """The store of an input or output cannot be reached, or does not accept the credentials."""
+    """The store of an input or output is unreachable or rejects the credentials."""
 
 
 class DownloadError(GristmillError, OSError):
@@ -121,7 +123,7 @@ class DownloadMissingError(DownloadError, FileNotFoundError):
 
 
 class OutputError(GristmillError, OSError):
-    """The output cannot be written (no permission, disk full, already there)."""
+    """The output cannot be written (no permission, disk full, already exists)."""
 
 
 class StageFailedError(GristmillError, RuntimeError):
@@ -145,7 +147,7 @@ class VerificationError(GristmillError, RuntimeError):
 
 
 class ResumeError(GristmillError, RuntimeError):
-    """What lies in the output was made by another plan or from inputs that are gone."""
+    """The existing output was made by a different plan or from inputs that no longer exist."""
 
 
 class MissingExtraError(GristmillError, ImportError):
@@ -153,7 +155,7 @@ class MissingExtraError(GristmillError, ImportError):
 
 
 class InputPermissionError(GristmillError, PermissionError):
-    """An input file or folder is there but may not be read."""
+    """An input file or folder exists but is not readable by the current user."""
 
 
 class RecipeError(GristmillError, ValueError):
@@ -165,23 +167,49 @@ class ModelNotFoundError(GristmillError, FileNotFoundError):
 
 
 class InputChangedError(GristmillError, RuntimeError):
-    """The input changed between the steps of a workflow, so that what was found before does not hold for it."""
+    """The input changed between the steps of a workflow, so that earlier results no longer apply."""
 
 
 class StageResultError(StageFailedError, StageDefinitionError):
-    """A stage returned something that is no task: a defect of the stage, whatever the documents are."""
+    """A stage returned something that is not a task: a bug in the stage, independent of the documents."""
 
 
 class NotSupportedError(UsageError, NotImplementedError):
-    """A value that other systems know and that is not offered here."""
+    """A value that is valid in other systems but not supported here."""
 
 
 class OutputExistsError(OutputError, FileExistsError):
-    """The output folder already holds the output of a run, and must not."""
+    """The output folder already holds the output of a run, which is not allowed here."""
 
 
 class ModelLoadError(GristmillError, ValueError):
-    """The files of a model are there but cannot be used; says which folder and why."""
+    """The files of a model exist but cannot be used; says which folder and why."""
+
+
+class LLMRequestError(GristmillError, RuntimeError):
+    """A language model gave no usable answer to one request.
+
+    Attributes:
+        status: The HTTP status, if there was a response.
+        can_be_retried: Whether another attempt may succeed.
+        is_busy: The server is fine but has too much to do.
+        is_overload: Fewer requests at once would help.
+        retry_after_s: How long the server asked to wait.
+    """
+
+    status: int | None = None
+    can_be_retried: bool = True
+    is_busy: bool = False
+    is_overload: bool = False
+    retry_after_s: float | None = None
+
+
+class LLMServerError(LLMRequestError, ConnectionError):
+    """The server of a language model cannot be reached, or refuses every request: no document is to blame."""
+
+
+class LLMBudgetError(StageFailedError):
+    """The next request to a language model could exceed the budget; nothing more was asked."""
 
 
 def missing_extra(
@@ -192,8 +220,8 @@ def missing_extra(
     Args:
         module: The module, which may be one inside the package.
         purpose: What needs it, as the subject of the sentence.
-        extra: The extra to install, where it is a larger one than that of the package.
-        instead: Another way out than installing it, as a sentence.
+        extra: The extra to install, if not the one of the package.
+        instead: An alternative to installing it, as a sentence.
     """
     package = module.partition(".")[0]
     extra = extra or _PACKAGES.get(package)
@@ -212,7 +240,7 @@ def _is_installed(package: str) -> bool:
 
 
 def require_module(module: str, purpose: str, *, extra: str | None = None, instead: str = "") -> None:
-    """Refuse to go on without the package of an optional module; nothing is imported.
+    """Raise an error if an optional module is not installed, without importing it.
 
     Takes the parameters of `missing_extra`.
 
@@ -234,13 +262,13 @@ def optional_module(module: str, purpose: str) -> Any:
 
 
 def explained_import(error: BaseException) -> BaseException:
-    """The error itself, or for the import of an optional package the one that names the extra to install."""
+    """The error itself, or if importing an optional package failed, the error that names the extra to install."""
     name = str(getattr(error, "name", None) or "").partition(".")[0]
     return missing_extra(name) if isinstance(error, ModuleNotFoundError) and name in _PACKAGES else error
 
 
 def is_of_environment(error: BaseException) -> bool:
-    """Whether an error says something about the machine (a package, a model, the disk, a store), not a document."""
+    """Whether an error is about the machine (a package, a model, the disk, a store) rather than a document."""
     if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
         return True
     return isinstance(error, ImportError | ModelNotFoundError | ModelLoadError | ConnectionError)

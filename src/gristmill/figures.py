@@ -1,4 +1,4 @@
-"""What people read and write: sizes in bytes (``"1GB"`` is 10**9, ``"2GiB"`` is 2**31), shares, times, text to show."""
+"""Sizes in bytes (``"1GB"`` is 10**9, ``"2GiB"`` is 2**31), shares, times and text as people write them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _UNITS = {
 # Control characters but for tab and newline, and marks that change the direction of what follows.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 printable = partial(_UNPRINTABLE.sub, lambda match: match[0].encode("unicode_escape").decode())
-"""Text from data, files or recipes as a terminal may be given it: what would steer the terminal is written out."""
+"""Text from data, files or recipes made safe for a terminal: control characters are escaped."""
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_size(value: str | int, *, name: str = "size") -> int:
-    """The number of bytes that `value` stands for.
+    """Parse a size and return its number of bytes.
 
     Args:
-        value: An int (taken as it is) or text such as ``"128MB"`` (10**6 each) or ``"1.5 GiB"`` (2**30 each).
-        name: How error messages call the argument.
+        value: An int (used unchanged) or text such as ``"128MB"`` (10**6 each) or ``"1.5 GiB"`` (2**30 each).
+        name: Name of the argument in error messages.
 
     Raises:
         UsageError: The value is not a size or is negative.
@@ -40,15 +40,15 @@ def parse_size(value: str | int, *, name: str = "size") -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
             raise UsageError(
-                f"{name}={value} is negative. Give a number of bytes, or text such as '128MB'.", value=value
+                f"{name}={value} is negative. Pass a number of bytes, or text such as '128MB'.", value=value
             )
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     factor = _UNITS.get(match.group(2).lower()) if match else None
     if match is None or factor is None:
         raise UsageError(
-            f"{name}={value!r} is not a size. Give a whole number of bytes, or text with a unit: "
-            "KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), such as '128MB' or '1GiB'.",
+            f"{name}={value!r} is not a size. Pass a whole number of bytes, or text with a unit: KB, MB, GB, TB "
+            "(powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), such as '128MB' or '1GiB'.",
             value=value,
         )
     number = match.group(1)

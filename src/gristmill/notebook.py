@@ -1,6 +1,6 @@
-"""How things show themselves in a notebook: small tables of HTML in which everything that comes from data is escaped.
+"""Displays objects in notebooks as small HTML tables in which all values from data are escaped.
 
-A class says `_repr_html_ = notebook.…`; nothing here runs anywhere else.
+Classes use it by `_repr_html_ = notebook.…`; nothing here runs outside notebooks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CELL_CHARS = 200
 
 
 def escaped(value: Any, chars: int = _CELL_CHARS) -> str:
-    """A value as text that is no markup, cut to what fits into a cell."""
+    """A value as escaped text, shortened to fit into a cell."""
     from html import escape
 
     text = "" if value is None else f"{value:,}" if type(value) is int else str(value)
@@ -24,7 +24,7 @@ def escaped(value: Any, chars: int = _CELL_CHARS) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str = "", more: str = "") -> str:
-    """A table; numbers are on the right. `caption` and `more` are put before and behind it."""
+    """A table with right-aligned numbers. `caption` goes before it, `more` after it."""
     cells = list(rows)
     sides = ["right" if _are_numbers(row[at] for row in cells) else "left" for at in range(len(names))]
     lines = []
@@ -44,31 +44,31 @@ def _are_numbers(values: Iterable[Any]) -> bool:
 
 
 def as_text(shown: Any) -> str:
-    """What `print` would show."""
+    """The output of `print`."""
     return f'<pre style="white-space:pre-wrap">{escaped(str(shown), 100_000)}</pre>'
 
 
 class ShownText(str):
-    """A text that a notebook shows with its line breaks."""
+    """Text that a notebook displays with its line breaks."""
 
     __slots__ = ()
     _repr_html_ = as_text
 
 
 def of_pipeline(pipeline: Any) -> str:
-    """The stages of a pipeline, with the columns that they read and give."""
+    """The stages of a pipeline with the columns that they read and write."""
     rows = []
     for number, stage in enumerate(pipeline.stages[:MAX_ROWS], 1):
         needed, given = stage.inputs(), stage.outputs()
         read = "" if isinstance(needed, dict) else ", ".join(needed[1])
         rows.append((number, stage.name, type(stage).__name__, read, ", ".join(given[1])))
-    names = ("", "stage", "class", "reads", "gives")
+    names = ("", "stage", "class", "reads", "writes")
     title = f"Pipeline {pipeline.name}" + (f": {pipeline.description}" if pipeline.description else "")
     return table(names, rows, caption=title, more=_more(len(pipeline.stages) - len(rows), "stages"))
 
 
 def of_report(report: Any) -> str:
-    """What a run did: its totals, and why each stage dropped documents or set them aside."""
+    """The totals of a run, and why each stage dropped or quarantined documents."""
     read = f"{report.rows_read:,} documents read, {report.rows_written:,} kept, {report.quarantined:,} quarantined"
     rows = [
         (stage.name, outcome, reason, number)
@@ -100,7 +100,7 @@ def of_batch(batch: Any) -> str:
     """The first documents of a batch."""
     shown = batch.slice(0, MAX_DOCUMENTS).to_pyarrow()
     title = f"{type(batch).__name__}: {batch.num_items:,} documents, {len(shown.column_names)} columns"
-    # As texts: a number in a document is no figure to be grouped by thousands.
+    # As text: a number in a document must not get thousands separators.
     columns = [
         ["" if one is None else str(one) for one in shown.column(name).to_pylist()] for name in shown.column_names
     ]
@@ -109,7 +109,7 @@ def of_batch(batch: Any) -> str:
 
 
 def of_ledger(ledger: Any) -> str:
-    """What became of the documents of a run, by stage and reason."""
+    """What happened to the documents of a run, by stage and reason."""
     summary = ledger.summary()
     summary = summary.filter(summary["rows"] > 0)
     names = ("stage", "outcome", "reason", "rows")

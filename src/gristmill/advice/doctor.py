@@ -1,4 +1,4 @@
-"""The machine before a run: what is there, what is missing, and what to do about it."""
+"""Checks the machine before a run: what is available, what is missing, and what to do about it."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class StageForecast:
         rows_out: Documents that it will give.
         kept: The share that it keeps; None where the sample had none for it.
         error: Half the width of the interval that holds the true share in 95 of 100 samples.
-        bytes_out: The size of what it gives; None where it is not known.
+        bytes_out: Size of its output; None if unknown.
         busy_seconds: Seconds of workers.
         compares: Whether it compares all documents, so that a sample shows fewer duplicates than there are.
     """
@@ -125,7 +125,7 @@ class SampleSize:
 
 
 def parse_sample(text: str) -> SampleSize:
-    """A sample as the command line gives it: `1%`, `0.01` or a number of documents.
+    """A sample as written on the command line: `1%`, `0.01` or a number of documents.
 
     Raises:
         UsageError: It is none of these.
@@ -170,7 +170,7 @@ def forecast(
         recipe: The recipe, with its input and output set; nothing is written to that output.
         executor: Where it will run.
         size: How large the sample is to be; it is enlarged where it would be too short to measure.
-        seed: Another seed gives another sample.
+        seed: Random seed of the sample.
         allow_code: Modules that the recipe may use stages of.
         near: The folder beside which the sample is put, so that it lies on the same disk; the system's by default.
         tell: Called with a line about each step.

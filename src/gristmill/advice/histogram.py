@@ -65,7 +65,7 @@ class Histogram:
         return self.total / self.size if self.size else None
 
     def add(self, values: Floats) -> None:
-        """Count values; those that are no numbers are left out."""
+        """Count values; those that are not numbers are left out."""
         values = values[np.isfinite(values)]
         if not len(values):
             return

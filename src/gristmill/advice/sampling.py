@@ -35,7 +35,7 @@ _OF_PLACES = ("files_per_partition", "blocksize", "file_paths", "storage_options
 
 
 class ChosenPartitions(FilePartitioningStage):
-    """A source that gives a random part of its partitions, so that a sample of a very large input need not read all."""
+    """A source that yields a random part of its partitions, so that a sample need not read a very large input."""
 
     fork_safe = True
     chosen_share: float = 1.0
@@ -192,7 +192,7 @@ def draw(
         executor: Where to run.
         share: The share of the documents of the partitions that are read.
         chosen: The share of partitions that are read.
-        seed: Another seed gives another sample.
+        seed: Random seed of the sample.
         text_field: Keep equal texts of this column together; None draws every document by itself.
         listeners: Called with the events.
     """

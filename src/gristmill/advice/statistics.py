@@ -189,7 +189,7 @@ def _with_defaults(name: str, cls: Any, *, needs_files: bool) -> dict[str, Colum
         return {f"{name}_n{n}": cls(n=n) for n in NGRAM_LENGTHS[name]}
     made = cls()
     if not isinstance(made, ColumnFilter) or isinstance(made, FastTextLangId):
-        raise UsageError("its scores are no plain numbers of a text.")
+        raise UsageError("its scores are not plain numbers of a text.")
     if needs_files:
         made.check_environment()
     return {name: made}
@@ -223,7 +223,7 @@ def read_statistics(
         text_field: The column with the text.
         filetype: Read only files of this format.
         sample: Read only a random share of the documents.
-        seed: Another seed gives another sample.
+        seed: Random seed of the sample.
         max_documents: Read at most this many documents.
         filters: Look at these filters only.
         code: Look at those for source code and HTML too.

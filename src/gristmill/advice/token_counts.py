@@ -164,7 +164,7 @@ def count_tokens(
         add_special_tokens: Also count the tokens that the tokenizer puts around a text.
         filetype: Read only files of this format.
         sample: Read only a random share of the documents.
-        seed: Another seed gives another sample.
+        seed: Random seed of the sample.
         max_documents: Read at most this many documents.
         listeners: Called with every event of the run.
 

@@ -93,7 +93,7 @@ def stages(name: str | None, allow_code: tuple[str, ...], as_json: bool) -> None
 
 
 def description(entry: Registered) -> dict[str, Any]:
-    """What there is to know about an entry, as plain values."""
+    """Everything that is known about an entry, as plain values."""
     from gristmill.recipes.registry import recipe_parameters
 
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from gristmill.cli.main import common_options, echo, json_option, print_json
 from gristmill.errors import require_module
 
 _NAMED = 10
-"""Labels that are written out; of more the number is said."""
+"""Maximum number of labels to name in a message; the others are only counted."""
 
 
 @click.group("classifier", context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,10 +69,11 @@ def train(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Train a classifier on DATA, a JSONL file (optionally .gz) with a text and a label per line.
+    """Train a classifier on DATA, a JSONL file (optionally .gz) with a text and a label per line, or a folder of them.
 
     Part of the texts is held out; accuracy and confusion matrix on it are printed and written to evaluation.json beside
-    the model. An existing classifier in OUT is replaced only when the new one is complete. Use the result with
+    the model, and for labels that are whole numbers, such as grades, how near the predictions are. An existing
+    classifier in OUT is replaced only when the new one is complete. Use the result with
     DistributedDataClassifier(model_identifier=OUT), or with LinearClassifier(model_path=OUT) for --kind linear.
     """
     from gristmill.training.labelled_data import read_labelled
@@ -109,11 +111,14 @@ def train(
         named = ", ".join(map(repr, evaluation.never_tested[:_NAMED]))
         more = f" and {len(evaluation.never_tested) - _NAMED} more" if len(evaluation.never_tested) > _NAMED else ""
         echo(f"Labels missing from the held-out texts: {named}{more}. Add texts, or raise --held-out.")
+    graded = evaluation.grades()
+    if graded is not None:
+        echo(agreement_text(graded))
     echo(f"Accuracy on held-out texts: {evaluation.accuracy:.1%}. Classifier written to {out}.")
 
 
 def data_notes(texts: Any, copies: int, text_field: str) -> list[str]:
-    """What is remarkable about the data, in a line each."""
+    """Notes about the data, one line each."""
     notes = [f"{first!r} and {second!r} are treated as different labels." for first, second in texts.similar_labels()]
     if texts.blank:
         skipped = f"Skipped {texts.blank:,} record{'s' if texts.blank > 1 else ''}"
@@ -124,6 +129,18 @@ def data_notes(texts: Any, copies: int, text_field: str) -> list[str]:
             f"{copies:,} of {len(texts):,} texts {kind}. Identical texts stay on the same side of the train/test split."
         )
     return notes
+
+
+def agreement_text(graded: Mapping[str, Any]) -> str:
+    """How near the predicted grades are to the given ones, in a sentence and a line per cut."""
+    error = f"{graded['mean_absolute_error']:.2f}"
+    lines = [f"Agreement with held-out grades: {graded['within_one']:.1%} within one, mean absolute error {error}."]
+    for grade, figures in graded["at_least"].items():
+        lines.append(
+            f"  grade {grade} or higher: precision {figures['precision']:.2f}, recall {figures['recall']:.2f}, "
+            f"F1 {figures['f1']:.2f}"
+        )
+    return "\n".join(lines)
 
 
 def _train(
@@ -158,7 +175,7 @@ def _train(
 
 
 def confusion_text(evaluation: Any) -> str:
-    """The confusion matrix as a table: a row for each true label, a column for each given one."""
+    """The confusion matrix as a table: one row per true label, one column per predicted label."""
     names = [label if len(label) <= 14 else label[:13] + "…" for label in evaluation.labels]
     width = max(5, *map(len, names))
     numbers = [f"{place}" for place in range(1, len(names) + 1)]

@@ -1,4 +1,4 @@
-"""`gristmill crawl`: from snapshots of Common Crawl to documents."""
+"""`gristmill crawl`: downloads Common Crawl snapshots and extracts documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.dedup import make_engine
 from gristmill.cli.main import (
     DONE,
     before_the_run,
@@ -30,6 +29,7 @@ from gristmill.cli.run import (
     run_options,
     salvage_option,
 )
+from gristmill.cli.workflow_options import make_engine
 from gristmill.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def command(
     quiet: bool,
     show_all: bool,
     as_json: bool,
-    **run_with: Any,  # options that are called as those of `Pipeline.run`
+    **run_with: Any,  # options named like those of `Pipeline.run`
 ) -> None:
     """Download Common Crawl and extract its text.
 
@@ -174,10 +174,10 @@ def command(
 
 
 def make_pipeline(stage: Any, output: str, recipe: str | None, writing: dict[str, Any]) -> Pipeline:
-    """From the documents of `stage` to files: as they are, or through the stages of a recipe.
+    """A pipeline that writes the documents of `stage` to files, optionally through the stages of a recipe.
 
     Raises:
-        RecipeError: The recipe does not go from a reader to a writer.
+        RecipeError: The recipe does not start with a reader or does not end with a writer.
     """
     from gristmill.pipeline import Pipeline
     from gristmill.recipes.adjust import adjust
@@ -198,5 +198,5 @@ def make_pipeline(stage: Any, output: str, recipe: str | None, writing: dict[str
 
 
 def _renamed(writing: dict[str, Any]) -> dict[str, Any]:
-    """Options of the command line as parameters of a writer."""
+    """The command-line options as parameters of a writer."""
     return {key.removeprefix("output_"): value for key, value in writing.items()}

@@ -1,4 +1,4 @@
-"""What a deduplication found, for the eye."""
+"""Formats the result of a deduplication for the terminal."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def command(
     quiet: bool,
     show_all: bool,
     as_json: bool,
-    **run_with: Any,  # options that are called as those of `Pipeline.run`
+    **run_with: Any,  # options named like those of `Pipeline.run`
 ) -> None:
     """Curate a small sample that ships with Gristmill.
 
@@ -68,7 +68,7 @@ def command(
 
 
 def _print_kinds(output: Path) -> None:
-    """How many of the kept documents have which label, with the beginning of one of each."""
+    """Number of kept documents per label, with the beginning of one document each."""
     kinds = labelled_documents(output)
     if not kinds:
         return
@@ -79,7 +79,7 @@ def _print_kinds(output: Path) -> None:
 
 
 def labelled_documents(output: Path) -> dict[str, tuple[int, str]]:
-    """For each label in the output, the number of documents and the beginning of the last."""
+    """For each label in the output, the number of documents and the beginning of the last one."""
     kinds: dict[str, tuple[int, str]] = {}
     for path in _files(output):
         for document in _documents(path):
@@ -97,9 +97,9 @@ def _print_next(sample: Path, output: Path) -> None:
     """Commands that work where they are pasted, with a document that was really dropped."""
     folder = shlex.quote(str(output))
     dropped = first_dropped(sample, output)
-    # A comment behind a command would be arguments to some shells, so the words come first.
+    # Some shells take a comment after a command for arguments, so the description comes first.
     commands = [
-        ("Prove that nothing was lost", f"verify {folder}"),
+        ("Verify that nothing was lost", f"verify {folder}"),
         ("Print the recipe, to copy and edit it", f"recipes {RECIPE}"),
         ("Train a classifier on your own labels", "classifier train --help"),
     ]

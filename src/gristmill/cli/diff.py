@@ -56,7 +56,7 @@ def command(
 
 
 def line(row: dict[str, Any]) -> str:
-    """One document in a line."""
+    """One document on one line."""
     name = row["id"] or f"{row['partition']}#{row['row']}"
     return f"{row['change']}: {name}: {_told(row, 'before')} → {_told(row, 'after')}"
 

@@ -79,7 +79,7 @@ def _after(output: str, record_path: str | None, *, as_json: bool) -> None:
 
 
 def _notes(run: Mapping[str, Any], segments: list[SegmentState]) -> list[str]:
-    """What is odd about the record."""
+    """Anything unusual about the record."""
     notes, status = [], run.get("status")
     if status == "running":
         notes.append(

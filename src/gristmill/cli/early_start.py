@@ -1,7 +1,7 @@
-"""Starts the process that workers come from while the command itself still imports its packages.
+"""Starts the fork server for workers while the command itself is still importing its packages.
 
-Both take most of a second, and neither needs the other. Only a guess is made here, from the recipe and the sizes of its
-local files: whether the run uses workers is decided by the executor, which takes up the process or never asks for it.
+Both take most of a second and are independent. This is only a guess from the recipe and the sizes of its local files:
+the executor decides whether the run uses workers, and ignores the process if it does not need it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def start_early(recipe: Recipe, *, executor: str | None, workers: int | None, settings: Mapping[str, Any]) -> bool:
-    """Start the process that workers come from, if the run is likely to want some; returns whether it did."""
+    """Start the fork server if the run is likely to use workers. Returns whether it did."""
     config = {**recipe.executor_config, **settings}
     wanted = config.get("num_cpus") if workers is None else workers
     if (executor or recipe.executor or "local") != "local" or wanted == 0:
@@ -27,7 +27,7 @@ def start_early(recipe: Recipe, *, executor: str | None, workers: int | None, se
 
 
 def start_for_files(paths: object, modules: Sequence[str]) -> bool:
-    """Start it with these modules loaded, if the local files that a reader's `file_paths` means are large enough."""
+    """Start it with these modules loaded, if the local files of a reader's `file_paths` are large enough."""
     if not _is_large(paths):
         return False
     from gristmill.backends.local.fork_server import start_server
@@ -56,9 +56,9 @@ DEDUP_STEPS = {
 
 
 def start_for_dedup(arguments: Sequence[str]) -> bool:
-    """Start it for a command of `gristmill dedup` that has not been looked at yet.
+    """Start it for a `gristmill dedup` command that has not been parsed yet.
 
-    A command that says where or with how many workers to run, or that only asks, is left alone.
+    Skips commands that choose an executor or a number of workers, and those that only estimate.
     """
     kind = arguments[0] if arguments else ""
     if kind not in DEDUP_STEPS or not {"-h", "--help", "--plan"}.isdisjoint(arguments):
@@ -66,13 +66,13 @@ def start_for_dedup(arguments: Sequence[str]) -> bool:
     for argument in arguments:
         if argument.startswith(("--workers", "--executor")):
             return False
-    # Without the last one, which is the output. Values of options are mostly no files.
+    # Without the last one, which is the output. Values of options are rarely files.
     paths = [argument for argument in arguments[1:] if not argument.startswith("-")]
     return start_for_files(paths[:-1], DEDUP_STEPS[kind])
 
 
 def _modules(recipe: Recipe) -> list[str]:
-    """Where the recipe's stages come from, as far as they are ours; others are loaded when the pipeline is built."""
+    """Modules of the recipe's built-in stages; other modules are loaded when the pipeline is built."""
     from gristmill.recipes.names import NAMES
 
     return [f"{NAMES[entry.name].module}:{entry.name}" for entry in recipe.stages if entry.name in NAMES]
@@ -88,7 +88,7 @@ def _is_large(paths: object) -> bool:
 
 
 def _sizes(paths: object) -> Iterator[int]:
-    """The sizes of local files that a reader's `file_paths` means, as far as they can be seen without looking deep."""
+    """The sizes of the local files of a reader's `file_paths`, as far as a shallow listing shows them."""
     if isinstance(paths, list | tuple):
         for path in paths:
             yield from _sizes(path)
@@ -106,5 +106,5 @@ def _sizes(paths: object) -> Iterator[int]:
                 else:
                     yield os.path.getsize(path)
             except OSError:
-                # Whatever is wrong with the path, the reader says it better.
+                # Errors in the path are reported by the reader, which explains them better.
                 continue

@@ -1,7 +1,7 @@
-"""The installed command: the first thing of it to run, and the last.
+"""The entry point of the installed command: startup and exit.
 
-Both ends of a short command cost as much as its work. At the beginning the process that workers come from starts before
-this one imports anything else; at the end nothing is taken apart that the system takes back at once.
+For a short command, startup and exit take as long as the work itself. The fork server therefore starts before this
+process imports anything else, and at exit nothing is torn down that the operating system reclaims anyway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 
 
 def main() -> None:
-    """Run the command line, and end the process."""
+    """Run the command line and exit the process."""
     prepare_process()
     if sys.argv[1:2] == ["dedup"]:
         from gristmill.cli.early_start import start_for_dedup
@@ -32,22 +32,22 @@ def main() -> None:
 
 
 def prepare_process() -> None:
-    """Make the process ready for a command, whatever it was started with."""
-    # Imports make no garbage worth looking for, and looking takes a tenth of a small job.
+    """Prepare the process for a command, regardless of how it was started."""
+    # Imports create little garbage, and collecting it takes a tenth of the time of a small job.
     gc.disable()
-    # A closed standard stream would be the next file that is opened, and that file get what is printed.
+    # The next opened file would take the descriptor of a closed standard stream, and receive what is printed.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 (for the life of the process, as the two below)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):  # whatever the locale, nothing that is shown ends the command
+    if isinstance(sys.stdout, io.TextIOWrapper):  # unprintable characters must not end the command in any locale
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def leave(code: int) -> None:
-    """End the process as the interpreter does, but for taking modules apart; returns where output is stuck."""
+    """End the process without tearing down modules. Returns only if output cannot be flushed."""
     threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does: pools are told first
     atexit._run_exitfuncs()
     try:

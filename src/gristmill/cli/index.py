@@ -1,4 +1,4 @@
-"""`gristmill index`: indices of documents that were deduplicated before, for `gristmill dedup fuzzy --against`."""
+"""`gristmill index`: indexes of documents deduplicated earlier, for `gristmill dedup fuzzy --against`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def command() -> None:
 
 @command.command("create")
 @click.argument("index", metavar="INDEX")
-@click.option("--threshold", type=float, default=0.8, show_default=True, help="The least similarity of duplicates.")
+@click.option("--threshold", type=float, default=0.8, show_default=True, help="Minimum similarity of duplicates.")
 @click.option(
     "--verify", type=click.Choice(["pairs", "cluster"]), default="pairs", show_default=True, help="As in 'dedup fuzzy'."
 )
-@click.option("--char-ngrams", type=int, metavar="N", help="Shingles of N characters instead of 5 words.")
+@click.option("--char-ngrams", type=int, metavar="N", help="Use shingles of N characters instead of 5 words.")
 @common_options
 def create(index: str, **options: Any) -> None:
-    """Make an empty index in a new folder."""
+    """Create an empty index in a new folder."""
     from gristmill.stages.deduplication import FuzzyDeduplicationWorkflow
     from gristmill.stages.deduplication.fuzzy.index import FuzzyIndex
 
@@ -60,7 +60,7 @@ def show(index: str, as_json: bool) -> None:
 @json_option
 @common_options
 def forget(index: str, source: str, as_json: bool) -> None:
-    """Take a source out of an index, as if it had never been added."""
+    """Remove a source from an index, as if it had never been added."""
     from gristmill.stages.deduplication.fuzzy.index_changes import forget_source
 
     with before_the_run():
@@ -73,7 +73,7 @@ def forget(index: str, source: str, as_json: bool) -> None:
 @json_option
 @common_options
 def merge(index: str, other: str, as_json: bool) -> None:
-    """Add the sources of OTHER to INDEX; OTHER stays as it is."""
+    """Add the sources of OTHER to INDEX; OTHER is not changed."""
     from gristmill.stages.deduplication.fuzzy.index_changes import merge_indices
 
     with before_the_run():

@@ -1,4 +1,4 @@
-"""Errors that come of the limits of the system or of a shell (`ulimit`): what they mean, and what to do."""
+"""Explains errors caused by system or shell limits (`ulimit`) and says what to do about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MEMORY_WORDS = ("failed to map segment", "Cannot allocate memory", "cannot allo
 
 
 def limit_sentence(error: BaseException) -> str | None:
-    """What to tell the user about `error`, if it comes of a limit; None otherwise."""
+    """The message to show for `error` if a limit caused it; None otherwise."""
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -33,5 +33,5 @@ def limit_sentence(error: BaseException) -> str | None:
 
 
 def _told(error: BaseException) -> str:
-    """What an error says, with the one that it was raised from: llvmlite has advice of its own in front of it."""
+    """The message of an error together with that of its cause, because llvmlite wraps the cause in its own advice."""
     return f"{error} {error.__cause__ or error.__context__ or ''}"

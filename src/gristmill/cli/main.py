@@ -1,6 +1,6 @@
-"""`gristmill`: what every command shares, and how errors become messages and exit codes.
+"""`gristmill`: what all commands share, and how errors become messages and exit codes.
 
-A command is found by its name, and only its module is imported, so that help and version come at once.
+Only the module of the requested command is imported, so that `--help` and `--version` respond quickly.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ INTERRUPTED = 130
 
 _RESUMES = "gristmill.resumes"
 _ARGUMENTS = "gristmill.arguments"
-"""Where a context keeps the whole command line: the options that decide how errors are shown count in any case, also
-where other arguments are wrong."""
+"""Where a context keeps the whole command line: the options that decide how errors are shown apply even if other
+arguments are invalid."""
 
 common_options = click.option(
     "--traceback", is_flag=True, expose_value=False, help="Show the full traceback on errors."
@@ -81,7 +81,7 @@ common_options = click.option(
 """Options that every command has."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print a single JSON object to stdout.")
-"""`--json` for commands that can answer in JSON."""
+"""`--json` for commands that support JSON output."""
 
 
 record_option = click.option(
@@ -91,7 +91,7 @@ record_option = click.option(
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print `text`, without what could steer the terminal."""
+    """Print `text` without terminal control sequences."""
     click.echo(printable(text), err=err, nl=nl)
 
 
@@ -101,7 +101,7 @@ def print_json(value: Any) -> None:
 
 
 def program() -> str:
-    """How to call this command from the current folder: as it was called, if the name alone would not find it."""
+    """How to invoke this command from the current folder: as it was invoked, if it is not on the PATH."""
     called = sys.argv[0]
     if called.endswith(os.path.join("gristmill", "__main__.py")):
         return f"{shlex.quote(sys.executable)} -m gristmill"
@@ -126,14 +126,14 @@ def before_the_run() -> Iterator[None]:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for."""
+    """A group whose commands are imported on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command, by name."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command; a near miss gets a suggestion."""
+        """The command; a misspelt name gets a suggestion."""
         if cmd_name not in COMMANDS:
             ctx.fail(f"Unknown command {cmd_name!r}.{did_you_mean(cmd_name, COMMANDS)}")
         module, attribute = COMMANDS[cmd_name].split(":")
@@ -141,12 +141,12 @@ class LazyGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the options of the group; those of the command come later."""
+        """Parse the options of the group; those of the command come later."""
         ctx.meta[_ARGUMENTS] = args[: args.index("--")] if "--" in args else list(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command and turn what goes wrong into a message and an exit code."""
+        """Run the command and turn errors into a message and an exit code."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
@@ -164,11 +164,11 @@ class LazyGroup(click.Group):
             _show(ctx, told, error_block(told) if isinstance(told, GristmillError) else unexpected_block(told))
             ctx.exit(USAGE if _is_wrong_use(told) else FAILED)
         except OSError as error:
-            if error.errno == errno.EPIPE:  # the reader of our output has left: click ends quietly
+            if error.errno == errno.EPIPE:  # the reader of the output has gone: click exits quietly
                 raise
             _show(ctx, error, f"Error: {_limit(error) or error}")
             ctx.exit(FAILED)
-        except Exception as error:  # the outermost edge: nobody above could explain it
+        except Exception as error:  # the outermost handler: no caller could explain it
             limit = _limit(error)
             _show(ctx, error, unexpected_block(error) if limit is None else f"Error: {limit}")
             ctx.exit(FAILED)
@@ -181,7 +181,7 @@ def _limit(error: BaseException) -> str | None:
 
 
 def _is_wrong_use(error: BaseException) -> bool:
-    """Whether the command or the recipe could not have worked on any input."""
+    """Whether the command or recipe is invalid for any input."""
     return isinstance(error, RecipeError | PlanningError) and not isinstance(error, MissingColumnError)
 
 
@@ -197,7 +197,7 @@ def error_block(error: GristmillError) -> str:
 
 
 def unexpected_block(error: BaseException) -> str:
-    """An error that nobody meant to raise: what it is, where, and how to see more."""
+    """An unexpected error: what it is, where it happened, and how to see more."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return (
@@ -215,7 +215,7 @@ def _show(ctx: click.Context, error: BaseException, block: str) -> None:
 
 
 def _answer(ctx: click.Context, status: str, error: BaseException | None) -> None:
-    """With --json there is an answer on stdout in any case."""
+    """With --json, always write an answer to stdout."""
     if "--json" in ctx.meta.get(_ARGUMENTS, ()):
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         found = {"type": type(error).__name__, "message": message} if error is not None else None
@@ -234,7 +234,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line in a process that is ready for it (see `entry`)."""
+    """Run the command line in a prepared process (see `entry`)."""
     cli(prog_name="gristmill")
 
 

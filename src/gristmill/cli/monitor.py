@@ -1,4 +1,4 @@
-"""`gristmill monitor`: starts and stops a Prometheus and a Grafana that watch all runs of a user."""
+"""`gristmill monitor`: starts and stops Prometheus and Grafana to monitor all runs of a user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gristmill.cli.main import FAILED, common_options, echo, json_option, print_
 
 @click.group("monitor", context_settings={"max_content_width": 100})
 def command() -> None:
-    """Watch runs with Prometheus and Grafana.
+    """Monitor runs with Prometheus and Grafana.
 
     \b
     gristmill monitor up
@@ -44,7 +44,7 @@ def command() -> None:
 @json_option
 @common_options
 def up(prometheus_port: int | None, grafana_port: int | None, interval_s: float, as_json: bool) -> None:
-    """Start Prometheus, and Grafana where it is installed.
+    """Start Prometheus, and Grafana if it is installed.
 
     They collect metrics from runs started with --metrics-port and from Ray clusters on this machine until you stop
     them, and listen on localhost only. Prometheus keeps its data for 30 days, also while it is stopped. Configuration
@@ -63,7 +63,7 @@ def up(prometheus_port: int | None, grafana_port: int | None, interval_s: float,
 @json_option
 @common_options
 def down(as_json: bool) -> None:
-    """Stop what 'gristmill monitor up' started."""
+    """Stop the services that 'gristmill monitor up' started."""
     from gristmill.metrics.monitor import Monitor
 
     stopped = Monitor().down()
@@ -78,7 +78,7 @@ def down(as_json: bool) -> None:
 @common_options
 @click.pass_context
 def status(ctx: click.Context, /, as_json: bool) -> None:
-    """Show the services and the runs they watch; exits with 1 if Prometheus is down."""
+    """Show the services and the runs they monitor; exits with 1 if Prometheus is down."""
     from gristmill.metrics.monitor import Monitor
 
     found = Monitor().status()

@@ -1,4 +1,4 @@
-"""`gristmill plan`: what a run would do, and with a sample what it would take."""
+"""`gristmill plan`: shows what a run would do and, with a sample, what it would cost."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def command(
     sample: str | None,
     seed: int | None,
     as_json: bool,
-    **explained_with: Any,  # those of `document_options`, and options that are called as those of `Pipeline.explain`
+    **explained_with: Any,  # those of `document_options`, and options named like those of `Pipeline.explain`
 ) -> None:
     """Check a recipe and show its plan.
 
@@ -135,7 +135,7 @@ def _forecast(
 
 
 def print_forecast(made: Forecast) -> None:
-    """The forecast for the eye."""
+    """The forecast as text."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""A profile for the eye: where the time of each stage went. Views never load anything."""
+"""Prints a profile: where each stage spent its time. Views never load anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_profile(profile: Profile, record: str | None, console: Console) -> None:
-    """Print the table of stages, a line for each process, and where the flame graph is."""
+    """Print the table of stages, one line per process, and the path of the flame graph."""
     from rich.table import Table
     from rich.text import Text
 

@@ -87,7 +87,7 @@ def _print_records(output: str, entries: Iterator[QuarantineEntry], *, as_json: 
 
 
 def _place(file: str, offset: int) -> str:
-    """Where a record is; stages after the reader know its file, but not the byte."""
+    """The position of a record; stages after the reader know its file but not its byte offset."""
     return f"{file} at byte {offset}" if file and offset >= 0 else file
 
 

@@ -1,4 +1,4 @@
-"""`gristmill report`: makes the page that shows what a run did, or how two runs differ."""
+"""`gristmill report`: writes the page that shows what a run did, or how two runs differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a run for the eye: what was kept, what was dropped, and why. Views never load anything."""
+"""Prints the report of a run: what was kept, what was dropped, and why. Views never load anything."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.cli.main import DONE, FAILED, QUARANTINED, print_json, program
 from gristmill.figures import duration, plural, printable, share
+from gristmill.ledger.performance import model_usage
 from gristmill.ledger.record.input_files import sentence
 from gristmill.ledger.record.layout import RECORD_FILES
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from gristmill.pipeline.run import RunReport, StageReport
 
 WIDE = 100
-"""Columns that the summary needs to show every figure."""
+"""Terminal width that the summary needs to show every figure."""
 PLAIN_WIDTH = 140
-"""Columns when the output is no terminal: wide enough that a table in a log does not wrap."""
+"""Width if the output is not a terminal: wide enough that a table in a log does not wrap."""
 
 
 def make_console() -> Console:
-    """A console on stdout that shows text as it is."""
+    """A console on stdout that prints text unchanged."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
@@ -33,7 +34,7 @@ def make_console() -> Console:
 
 
 def exit_code(report: RunReport) -> int:
-    """The exit code that a report stands for."""
+    """The exit code for a report."""
     if report.status != "done":
         return FAILED
     return QUARANTINED if report.quarantined else DONE
@@ -50,17 +51,17 @@ def print_report(
     profile: Profile | None = None,
     console: Console | None = None,
 ) -> None:
-    """As JSON, or unless `quiet` as a table of the stages that did something to a document, and the totals.
+    """Print JSON or, unless `quiet`, a table of the stages that changed or dropped documents, and the totals.
 
     Args:
         report: What the run did.
         as_json: Print JSON and nothing else.
         quiet: Print nothing but JSON.
-        show_all: Also show the stages that dropped and changed nothing, which one line counts otherwise.
-        record: Where the record is, if not beside the output; the commands that it prints need it.
+        show_all: Also show the stages that dropped and changed nothing, which are otherwise counted in one line.
+        record: Path of the record, if not beside the output; the printed commands need it.
         has_page: Whether the record holds a page about the run.
-        profile: Where the time went, if the run was sampled.
-        console: Where to; stdout by default.
+        profile: The profile, if the run was profiled.
+        console: Console to print to; stdout by default.
     """
     if as_json:
         print_json(dataclasses.asdict(report) | ({} if profile is None else {"profile": profile.figures()}))
@@ -72,7 +73,7 @@ def print_report(
     console = console or make_console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage", no_wrap=True, overflow="ellipsis")
-    # Names and reasons are what a narrow terminal has room for.
+    # A narrow terminal has room for names and reasons only.
     titles = ("rows in", "kept", "dropped", "share")[0 if console.width >= WIDE else 2 :]
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
@@ -80,7 +81,7 @@ def print_report(
     for place, stage in enumerate(report.stages):
         dropped = sum(stage.dropped.values())
         rows_in = stage.rows_in + stage.created
-        # Every first stage creates rows; another one that does has split documents.
+        # The first stage always creates rows; any other stage that does has split documents.
         if show_all or dropped or stage.quarantined or stage.changed or stage.skipped or (stage.created and place):
             figures = (
                 f"{rows_in:,}",
@@ -97,6 +98,9 @@ def print_report(
         console.print(f"{idle:,} {more}{'stage' if idle == 1 else 'stages'} dropped nothing (--all shows them)")
     rows = f"{plural(report.rows_read, 'document')} in, {report.rows_written:,} kept"
     console.print(f"\n{rows}, {duration(report.seconds)}")
+    for stage in report.stages:
+        if "llm_requests" in stage.custom:
+            console.print(printable(f"{stage.name}: {model_usage(stage.custom, stage.busy_s)}"), soft_wrap=True)
     if report.left_out:
         console.print(printable(sentence(report.left_out)))
     for alarm in report.alarms:
@@ -116,7 +120,7 @@ def print_report(
 
 
 def reasons(stage: StageReport) -> str:
-    """The reasons with their counts, the most frequent first; then what was changed, quarantined or skipped."""
+    """The reasons with their counts, the most frequent first; then the numbers changed, quarantined or skipped."""
     listed = []
     for counts in (stage.dropped, stage.quarantined, stage.skipped):
         names = sorted(sorted(counts), key=counts.__getitem__, reverse=True)  # equally frequent ones by name

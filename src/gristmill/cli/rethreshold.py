@@ -1,4 +1,4 @@
-"""`gristmill rethreshold`: what other thresholds would keep, from the scores that a run has recorded."""
+"""`gristmill rethreshold`: shows what other thresholds would keep, from the scores recorded by a run."""
 
 from __future__ import annotations
 
@@ -71,11 +71,10 @@ def command(output: str, settings: tuple[str, ...], path: str | None, record_pat
 
 
 def read_thresholds(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What `--set` asks for: by filter, the values by parameter.
+    """The values of `--set` by filter and parameter.
 
     Raises:
-        click.UsageError: One is not FILTER.PARAMETER=VALUE, or is given twice.
-        RecipeError: A value is not YAML.
+        click.UsageError: One is not FILTER.PARAMETER=VALUE, or is set twice. RecipeError: A value is not YAML.
     """
     from gristmill.recipes.yaml_source import parse_yaml
 
@@ -95,7 +94,7 @@ def read_thresholds(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def stage_changes(recut: Recut) -> dict[str, dict[str, int]]:
-    """How many documents each stage ended in the run, and how many it would end now; only where that differs."""
+    """How many documents each stage dropped in the run, and how many it would drop now; only where that differs."""
     frame = recut.frame
     found: dict[str, dict[str, int]] = {}
     for column, key in (("stage_before", "before"), ("stage", "now")):

@@ -1,4 +1,4 @@
-"""`gristmill run`: from the command line to a recipe, its variables and its executor."""
+"""`gristmill run`: turns the command line into a recipe, its variables and its executor."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ WRITERS = frozenset({"ArrowWriter", "CsvWriter", "DocumentWriter", "JsonlWriter"
 
 
 def _error_budget(ctx: click.Context, param: click.Parameter, text: str) -> float | int | None:
-    """The budget as `Pipeline.run` takes it: a float is a share, an int a count."""
+    """The budget in the form that `Pipeline.run` expects: a float is a share, an int a count."""
     if text.lower() == "none":
         return None
     try:
-        number: float | int = int(text) if text.lstrip("+-").isdigit() else float(text)
+        number: float | int = int(text) if text.lstrip("+-").isdigit() else float(text.removesuffix("%"))
+        number = number / 100 if text.endswith("%") else number
     except ValueError:
-        raise click.BadParameter(f"{text!r} is neither a share such as 0.01 nor a count such as 50.") from None
+        raise click.BadParameter(f"{text!r} is neither a share such as 0.01 or 1% nor a count such as 50.") from None
     if not 0 <= number < float("inf") or (isinstance(number, float) and number > 1):
         raise click.BadParameter(f"{text} is out of range: a share lies between 0.0 and 1.0, a count is 0 or more.")
     return number
@@ -141,7 +142,7 @@ output_options = options(
     ),
 )
 document_options = options(input_options, errors_option, sample_options, output_options)
-"""What to read and to write, whatever the recipe."""
+"""What to read and write, for any recipe."""
 executor_options = options(
     click.option(
         "--executor", metavar="NAME", help=f"Executor: {', '.join(sorted(executor_names()))} [default: local]."
@@ -206,7 +207,7 @@ run_options = options(
     click.option("--all", "show_all", is_flag=True, help="Include stages that dropped nothing in the summary."),
     json_option,
 )
-"""The options of a run that `demo` has too."""
+"""The options that `run` shares with `demo`."""
 
 
 @click.command("run")
@@ -249,7 +250,7 @@ def command(
     show_all: bool,
     as_json: bool,
     ignore_failures: bool,
-    **run_with: Any,  # those of `document_options`, and options that are called as those of `Pipeline.run`
+    **run_with: Any,  # those of `document_options`, and options named like those of `Pipeline.run`
 ) -> None:
     """Run a recipe.
 
@@ -296,7 +297,7 @@ def command(
             executor=engine,
             listeners=[display],
             progress=False,
-            # None leaves the choice to the executor's own setting.
+            # None falls back to the executor's own setting.
             ignore_failures=True if ignore_failures else None,
             **run_with,
         )
@@ -338,11 +339,11 @@ def read_settings(
     Args:
         settings: The texts of `--set`.
         paths: Inputs and output.
-        given: The command's options, of which those of `document_options` are taken out.
+        given: The command's options; those of `document_options` are removed from it.
 
     Raises:
-        click.UsageError: One has no `=`, a variable is set twice, or something is given that cannot be meant so.
-        RecipeError: A value is not YAML.
+        click.UsageError: A setting has no `=`, a variable is set twice, or options contradict each other. RecipeError:
+        A value is not YAML.
     """
     from gristmill.recipes.yaml_source import parse_yaml
 
@@ -377,7 +378,7 @@ def read_settings(
 
 
 def _check_paths(inputs: Sequence[str], output: str | None) -> None:
-    """Refuse what cannot be meant where there are several inputs, or standard input."""
+    """Refuse combinations that make no sense with several inputs or standard input."""
     if output == STANDARD_INPUT:
         raise click.UsageError("OUTPUT is '-', but documents can only be written to files. Pass a folder.")
     if len(inputs) > 1 and STANDARD_INPUT in inputs:
@@ -389,7 +390,7 @@ def _check_paths(inputs: Sequence[str], output: str | None) -> None:
 
 
 def read_recipe(recipe: str, assignments: Assignments) -> Recipe:
-    """The recipe that is meant by a path or a shipped name, with its variables set."""
+    """The recipe at a path or of a built-in name, with its variables set."""
     from gristmill.recipes.loader import find_recipe, load_recipe
 
     path = find_recipe(recipe)
@@ -418,11 +419,11 @@ def choose_executor(
     workers: int | None,
     memory_budget: str | None,
 ) -> BaseExecutor:
-    """The executor that the command line asks for, else the recipe's, else the local one."""
+    """The executor set on the command line, otherwise the recipe's, otherwise the local one."""
     from gristmill.backends.registry import get_executor
 
     name = executor or recipe.executor or "local"
-    # Settings of another executor in the recipe would be unknown ones here.
+    # Settings that the recipe has for another executor would be unknown here.
     config = dict(recipe.executor_config) if name == (recipe.executor or "local") else {}
     config.update(assignments.executor)
     for option, key, value in (
@@ -441,7 +442,7 @@ def choose_executor(
 
 
 def search_current_folder(allow_code: Sequence[str]) -> None:
-    """Let modules that are allowed be found in the current folder, here and in workers; behind all installed ones."""
+    """Make allowed modules importable from the current folder, also in workers; installed ones take precedence."""
     folder = os.getcwd()
     if allow_code and folder not in sys.path:
         sys.path.append(folder)
@@ -457,11 +458,11 @@ def make_ready(
     show: bool,
     allow_code: Sequence[str] = (),
 ) -> tuple[Pipeline, BaseExecutor, Display]:
-    """What a run of a recipe needs: the pipeline, the executor and what shows the progress.
+    """What a run of a recipe needs: the pipeline, the executor and the progress display.
 
     Raises:
-        RecipeError: Something is wrong with the recipe, or it has no writer: a command has nobody to return documents
-            to.
+        RecipeError: Something is wrong with the recipe, or it has no writer: a command cannot return documents to a
+            caller.
     """
     from gristmill.execution.late_imports import defer_imports
 

@@ -1,4 +1,4 @@
-"""`gristmill show`: the summary of a run again, from its record; also of one that has not finished."""
+"""`gristmill show`: prints the summary of a run again, from its record; also of an unfinished run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def command(output: str, show_all: bool, record_path: str | None, as_json: bool)
 
 
 def recorded_report(folder: RunFolder, run: Mapping[str, Any]) -> RunReport:
-    """The report of the last run of an output; the rows are those of all partitions that are committed now."""
+    """The report of the last run of an output; rows cover all partitions committed so far."""
     from gristmill.ledger.record.manifest import Manifest
     from gristmill.ledger.record.plan_record import read_plan
     from gristmill.ledger.record.trail import StageCount
@@ -112,7 +112,7 @@ def recorded_report(folder: RunFolder, run: Mapping[str, Any]) -> RunReport:
 
 
 def state(report: RunReport, run: Mapping[str, Any]) -> list[str]:
-    """How far a run has come, where it has not finished, and what to do."""
+    """The progress of an unfinished run, and what to do."""
     from gristmill.ledger.record.run_record import RUNNING
 
     if report.status == DONE:
@@ -126,7 +126,7 @@ def state(report: RunReport, run: Mapping[str, Any]) -> list[str]:
 
 
 def step_states(folder: RunFolder, workflow: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """How the steps of a run that has several stand, as far as they are still there."""
+    """The status of the steps of a multi-step run, as far as they still exist."""
     from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, step_folder
     from gristmill.ledger.record.manifest import Manifest
     from gristmill.ledger.record.run_record import read_run

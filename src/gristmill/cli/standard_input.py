@@ -1,4 +1,4 @@
-"""Standard input as a file: kept in the record of the output, so that a run can be resumed, replayed and verified."""
+"""Saves standard input to a file in the record of the output, so that a run can be resumed, replayed and verified."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _CHUNK = 1 << 20
 def keep_standard_input(output: str | None, record_path: str | None, filetype: Format | None = None) -> str:
     """Copy standard input into the record of an output; returns the path of the copy.
 
-    A copy that has the same bytes already stays as it is, so that the same stream resumes a run.
+    An existing copy with the same bytes is kept, so that the same stream resumes a run.
 
     Args:
         output: The output of the run.
-        record_path: Where its record is, if not beside it.
-        filetype: What comes, where it is not JSONL.
+        record_path: Path of its record, if not beside it.
+        filetype: Format of the data, if not JSONL.
 
     Raises:
-        click.UsageError: Nothing comes from standard input, or there is no output.
+        click.UsageError: Standard input is empty, or there is no output.
     """
     if output is None:
         raise click.UsageError("INPUT is '-' (standard input), and OUTPUT is missing: gristmill run RECIPE - OUTPUT")
@@ -43,7 +43,9 @@ def keep_standard_input(output: str | None, record_path: str | None, filetype: F
             file.write(piece)
             same = same and earlier is not None and earlier.read(len(piece)) == piece
             piece = stream.read(_CHUNK)
-        if not file.size:  # as after a command before the pipe that failed: what is there is not replaced by nothing
+        if (
+            not file.size
+        ):  # the command before the pipe may have failed: do not replace an existing copy by an empty one
             raise click.UsageError("INPUT is '-', but standard input is empty. Check the command before the pipe.")
         if same and earlier is not None and not earlier.read(1):
             file.discard()
@@ -51,7 +53,7 @@ def keep_standard_input(output: str | None, record_path: str | None, filetype: F
 
 
 def _place(folder: RunFolder, filetype: Format, head: bytes) -> str:
-    """Where the copy lies, with the name that tells how it is to be read."""
+    """Path of the copy; its extension tells readers the format."""
     kind = recognise(head[:HEAD_BYTES]) or ""
     ending = ".zip" if (filetype, kind) == ("archive", "zip") else FORMATS[filetype].extensions[0]
     ending += f".{CODEC_KINDS[kind]}" if kind in CODEC_KINDS else ""

@@ -1,4 +1,4 @@
-"""`gristmill stats`: what is in an input, and what the built-in filters would drop of it."""
+"""`gristmill stats`: profiles an input and shows what the built-in filters would drop."""
 
 from __future__ import annotations
 
@@ -128,16 +128,22 @@ def named_column(column: str) -> Iterator[None]:
     except MissingColumnError as error:
         available = [str(name) for name in error.facts.get("available") or ()]
         listed, beside = ", ".join(available) or "none", str(error.facts.get("beside") or "")
+        fix = "Name the text column: --text-field NAME"
+        if "html" in available:
+            fix = (
+                "These are web pages: extract their text first (gristmill run web-crawl INPUT OUTPUT, or a recipe with "
+                "HtmlExtractor) and run this on the output"
+            )
         raise MissingColumnError(
             f"The input has no column {column!r}; it has {listed}.{did_you_mean(column, available)} "
-            f"Name the text column: --text-field NAME{'.' + beside if beside else ''}",
+            f"{fix}{'.' + beside if beside else ''}",
             **error.facts,
         ) from None
 
 
 @contextmanager
 def readable(inputs: tuple[str, ...], filetype: Format | None = None) -> Iterator[list[str]]:
-    """The inputs as paths: of standard input a copy, for as long as it is needed."""
+    """The inputs as paths; standard input is copied to a temporary file."""
     if STANDARD_INPUT not in inputs:
         yield list(inputs)
         return
@@ -155,11 +161,11 @@ def readable(inputs: tuple[str, ...], filetype: Format | None = None) -> Iterato
         yield [str(copy)]
 
 
-# --- for the eye ---
+# --- views ---
 
 
 def print_statistics(found: Statistics, inputs: tuple[str, ...]) -> None:
-    """The statistics as a page for a terminal."""
+    """The statistics as text for a terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -196,7 +202,7 @@ def print_statistics(found: Statistics, inputs: tuple[str, ...]) -> None:
 
 
 def overview(found: Statistics, inputs: tuple[str, ...]) -> list[str]:
-    """The figures that are no distributions, a line for each."""
+    """The figures that are not distributions, one line each."""
     from gristmill.ledger.record.input_files import sentence
 
     sketch = found.sketch
@@ -234,7 +240,7 @@ def copies(sample: HashSample) -> str:
 
 
 def compared(sample: HashSample, *, sampled: bool) -> str:
-    """What the share of copies was found in."""
+    """Which documents the share of copies refers to."""
     if sample.share < 1:
         return f"estimated from {share(sample.share)} of the texts with all their copies"
     if sampled:
@@ -243,7 +249,7 @@ def compared(sample: HashSample, *, sampled: bool) -> str:
 
 
 def bounds(one: FilterStatistics) -> str:
-    """Which scores the default keeps."""
+    """The range of scores that the default keeps."""
     if one.lower is not None and one.upper is not None:
         return f"{one.lower:g} – {one.upper:g}"
     if one.lower is not None:
@@ -257,7 +263,7 @@ def quantiles(histogram: Histogram, shown: list[str]) -> list[str]:
 
 
 def number(value: float | None, kind: str) -> str:
-    """A score or length, as short as it says something."""
+    """A score or length, rounded to what is meaningful."""
     if value is None:
         return "–"
     if kind == "count" or abs(value) >= 100:

@@ -19,6 +19,7 @@ from gristmill.cli.main import (
     record_option,
 )
 from gristmill.cli.run import executor_options, input_options, sample_options
+from gristmill.cli.workflow_options import make_engine
 from gristmill.figures import duration, plural, printable, share
 from gristmill.storage.formats import Format
 
@@ -50,15 +51,15 @@ def command() -> None:
 @click.option(
     "--format", "kind", type=click.Choice(_FORMATS), default="megatron", show_default=True, help="Format of the shards."
 )
-@click.option("--no-eod", is_flag=True, help="Do not append the end token to documents.")
-@click.option("--eod-token", metavar="TOKEN", help="The end token or its id [default: that of the tokenizer].")
-@click.option("--add-special-tokens", is_flag=True, help="Add what the tokenizer puts around a text.")
+@click.option("--no-eod", is_flag=True, help="Do not append the end-of-text token to documents.")
+@click.option("--eod-token", metavar="TOKEN", help="End-of-text token or its id [default: the tokenizer's].")
+@click.option("--add-special-tokens", is_flag=True, help="Add the tokenizer's special tokens around each text.")
 @click.option(
     "--token-dtype",
     type=click.Choice(_DTYPES),
     default="auto",
     show_default=True,
-    help="Type of a token; auto takes the smallest that holds the vocabulary.",
+    help="Integer type of a token; auto uses the smallest that fits the vocabulary.",
 )
 @click.option("--sequence-length", type=click.IntRange(min=1), metavar="N", help="Pack into sequences of N tokens.")
 @click.option(
@@ -67,7 +68,7 @@ def command() -> None:
     help="How to pack: concatenate (across documents), documents (never across), best_fit (whole documents together) "
     "[default: concatenate].",
 )
-@click.option("--pad-token", metavar="TOKEN", help="The token that fills sequences, or its id.")
+@click.option("--pad-token", metavar="TOKEN", help="Padding token or its id.")
 @click.option("--shard-tokens", type=click.IntRange(min=1), metavar="N", help="Start a new shard after N tokens.")
 @click.option("--fresh", is_flag=True, help="Start over instead of resuming the previous run.")
 @input_options
@@ -103,21 +104,20 @@ def write(
 ) -> None:
     """Tokenize documents and write shards for a trainer.
 
-    INPUT is a file, a folder, a glob or a URL, and there may be several. Run the same command again to resume an
-    interrupted run. The record beside OUTPUT has the place of every document and, in summary.json, the totals.
+    INPUT is a file, folder, glob or URL, and can be repeated. Run the same command again to resume an interrupted run.
+    The record beside OUTPUT holds the position of every document and, in summary.json, the totals.
 
     \b
     gristmill tokens write clean/ tokens/ --tokenizer my-tokenizer/
     gristmill tokens write clean/ mds/ --tokenizer my-tokenizer/ --format mds \\
         --sequence-length 2048 --pack best_fit
     """
-    from gristmill.backends.registry import get_executor
     from gristmill.pipeline import Pipeline
     from gristmill.stages.text.io.documents import DocumentReader
     from gristmill.stages.text.io.writer.tokens import TokenWriter
 
     if seed is not None and sample is None:
-        raise click.UsageError("--seed is for --sample, which is missing.")
+        raise click.UsageError("--seed needs --sample.")
     with before_the_run():
         reader = DocumentReader(list(inputs), input_filetype, sample=sample, seed=seed or 0, max_documents=limit)
         writer = TokenWriter(
@@ -135,7 +135,7 @@ def write(
             shard_tokens=shard_tokens,
         )
         writer.check_environment()
-        chosen = get_executor(executor or "local", _config(workers, memory_budget))
+    chosen = make_engine(executor, workers, memory_budget)
     marks_resumable()
     pipeline = Pipeline("tokens", stages=[reader, writer])
     result = pipeline.run(chosen, fresh=fresh, progress=False if quiet or as_json else None)
@@ -159,7 +159,7 @@ def write(
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @tokenizer_option
 @click.option("--by", metavar="NAME", help="Count by this column [default: by input file].")
-@click.option("--add-special-tokens", is_flag=True, help="Also count what the tokenizer puts around a text.")
+@click.option("--add-special-tokens", is_flag=True, help="Also count the tokenizer's special tokens.")
 @input_options
 @sample_options
 @executor_options
@@ -184,20 +184,18 @@ def count(
 ) -> None:
     """Count the tokens of an input, by source.
 
-    INPUT is a file, a folder, a glob or a URL, and there may be several. Reads everything once and writes nothing.
+    INPUT is a file, folder, glob or URL, and can be repeated. Reads everything once and writes nothing.
 
     \b
     gristmill tokens count clean/ --tokenizer my-tokenizer/
     gristmill tokens count clean/ --tokenizer my-tokenizer/ --by source --sample 1%
     """
     from gristmill.advice.token_counts import count_tokens
-    from gristmill.backends.registry import get_executor
     from gristmill.observe.display import make_listener
 
     if seed is not None and sample is None:
-        raise click.UsageError("--seed is for --sample, which is missing.")
-    with before_the_run():
-        chosen = get_executor(executor or "local", _config(workers, memory_budget))
+        raise click.UsageError("--seed needs --sample.")
+    chosen = make_engine(executor, workers, memory_budget)
     with closing(make_listener("off" if quiet or as_json else "auto")) as display:
         found = count_tokens(
             inputs,
@@ -220,7 +218,7 @@ def count(
 
 @command.command("inspect")
 @click.argument("shard")
-@click.option("--tokenizer", metavar="NAME", help="The tokenizer [default: the one that the run used].")
+@click.option("--tokenizer", metavar="NAME", help="The tokenizer [default: the one used by the run].")
 @click.option("--document", metavar="ID", help="Show only the document with this id.")
 @click.option("--offset", type=click.IntRange(min=0), metavar="N", help="Show the document that token N belongs to.")
 @click.option(
@@ -255,8 +253,8 @@ def inspect(
 ) -> None:
     """Show documents of a shard: text, token ids and where they come from.
 
-    SHARD is a file that 'tokens write' or TokenWriter has written: .bin or .idx, .npy, .parquet, .arrow or .mds.
-    Without the record of the run it shows ids only.
+    SHARD is a file written by 'tokens write' or TokenWriter: .bin or .idx, .npy, .parquet, .arrow or .mds. Without the
+    record of the run, shows ids only.
 
     \b
     gristmill tokens inspect tokens/web.bin
@@ -279,17 +277,12 @@ def inspect(
     _print_shard(found)
 
 
-def _config(workers: int | None, memory_budget: str | None) -> dict[str, Any]:
-    config = {"num_cpus": workers, "memory_budget": memory_budget}
-    return {key: value for key, value in config.items() if value is not None}
-
-
 def _token(text: str | None) -> str | int | None:
-    """A token by its text, or by its id where that is a number."""
+    """A token by its text, or by its id if the value is a number."""
     return int(text) if text is not None and text.isdecimal() else text
 
 
-# --- for the eye ---
+# --- views ---
 
 
 def _counts_json(found: TokenCounts, tokenizer: str) -> dict[str, Any]:
@@ -317,7 +310,7 @@ def _print_counts(found: TokenCounts) -> None:
     rate = f" ({total.tokens / found.seconds:,.0f} tokens/s)" if found.seconds else ""
     echo(f"Longest document: {found.longest:,} tokens. {duration(found.seconds)}{rate}.")
     if found.unreadable:
-        echo(f"Not counted, because they could not be read: {plural(found.unreadable, 'record')}.")
+        echo(f"Not counted because unreadable: {plural(found.unreadable, 'record')}.")
 
 
 def _count_row(name: str, one: SourceCount, total: SourceCount) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`gristmill verify`: proves a finished run from its files."""
+"""`gristmill verify`: verifies a finished run from its files."""
 
 from __future__ import annotations
 

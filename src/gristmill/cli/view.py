@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--browser/--no-browser", default=True, help="Open the page in a browser.  [default: browser]")
 @click.option("--labels", metavar="FILE", help="File to keep labels in [default: labels.jsonl in the record].")
 @click.option("--export", metavar="FILE", help="Write the labelled documents to FILE (JSONL) and exit.")
-@click.option("--text-field", help="Column that holds the text [default: the one that the stages read].")
+@click.option("--text-field", help="Column that holds the text [default: the one read by the stages].")
 @record_option
 @common_options
 def command(
@@ -75,7 +75,7 @@ def _export(view: View, path: str) -> None:
 
 
 def _open(url: str) -> None:
-    """Open the page where there is a screen; browsers for terminals would take this one over."""
+    """Open the page if there is a display; a text-mode browser would take over the terminal."""
     import webbrowser
 
     if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gristmill.recipes.loader import Recipe
 
 RUN_OPTIONS = ("fresh", "error_budget", "salvage", "metrics_port", "metrics_file", "profile")
-"""The options of `gristmill run` that a workflow takes too, by their names in Python."""
+"""The options of `gristmill run` that workflows also accept, by their Python names."""
 _SHARED = {
     *RUN_OPTIONS, "recipe", "paths", "settings", "executor", "workers", "memory_budget", "quiet", "as_json",
     "record_path", "text_field",
@@ -28,7 +28,7 @@ _SHARED = {
 def run_workflow(
     recipe: Recipe, engine: BaseExecutor, run_with: Mapping[str, Any], *, quiet: bool, as_json: bool
 ) -> None:
-    """Run the workflow of a recipe, print what it found and end the command."""
+    """Run the workflow of a recipe, print its result and exit."""
     ctx = click.get_current_context()
     _check_options(ctx, recipe)
     workflow: Any = _built(recipe, run_with["record_path"])
@@ -65,7 +65,7 @@ def _built(recipe: Recipe, record_path: str | None) -> Any:
 
 
 def _check_options(ctx: click.Context, recipe: Recipe) -> None:
-    """Refuse options on the command line that only pipelines of stages have."""
+    """Refuse command-line options that apply only to pipelines of stages."""
     for parameter in ctx.command.params:
         name = parameter.name or ""
         if name not in _SHARED and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:

@@ -1,4 +1,4 @@
-"""The driver's side of a run: the tasks to do, and what becomes of everything that executors deliver."""
+"""The driver's side of a run: the tasks to do, and what happens to everything that executors deliver."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Work:
     Args:
         plan: The plan that is run.
         partitions: The partitions to do, in source order.
-        root: Gives the task that a partition begins with, when it is needed: partitions can be very many.
+        root: Returns the task that a partition begins with, when it is needed: partitions can be very many.
         events: Told about everything that is final.
         budget: The error budget, already holding what earlier runs quarantined.
     """
@@ -177,11 +177,11 @@ class Work:
 
     @property
     def done(self) -> int:
-        """How many partitions have come to an end."""
+        """How many partitions have finished."""
         return self._total - len(self._left)
 
     def is_done(self, partition: int) -> bool:
-        """Whether a partition has come to an end."""
+        """Whether a partition has finished."""
         return partition not in self._left
 
     @property
@@ -242,7 +242,7 @@ class Work:
     def _ended(
         self, partition: Partition, trail: Trail, entry: ManifestEntry | None, failed: str | None, reason: str
     ) -> None:
-        """Add a partition that has come to an end to the totals, without the rows themselves."""
+        """Add a partition that has finished to the totals, without the rows themselves."""
         del self._left[partition.index]
         if failed is not None:  # by the word of a stage: it is left for the next run
             self._failures[partition.id] = failed
@@ -275,7 +275,7 @@ class Work:
         """Check that nothing is missing.
 
         Raises:
-            ConservationError: A partition was handed out and never came to an end.
+            ConservationError: A partition was handed out and never finished.
             StageFailedError: Stages returned a FailedTask for some partitions.
         """
         if self._left:

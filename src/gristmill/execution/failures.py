@@ -31,7 +31,7 @@ _OTHER_COLUMN = (
 def user_traceback(error: BaseException) -> str:
     """The traceback of `error` without the frames of Gristmill's own machinery around user code.
 
-    An error of ours explains itself, so its frames end where user code called us.
+    A Gristmill error explains itself, so its frames end where user code called us.
     """
     frames: list[traceback.FrameSummary] = list(traceback.extract_tb(error.__traceback__))
     if isinstance(error, GristmillError):
@@ -55,7 +55,7 @@ def _is_users(frame: traceback.FrameSummary) -> bool:
 
 
 def _told(stage: ProcessingStage[Any, Any], error: BaseException) -> tuple[str, str | None]:
-    """What to say about an error, and its traceback; none for one of ours from code of ours, which explains itself."""
+    """The message for an error, and its traceback; none for a Gristmill error from built-in code."""
     error = explained_import(error)
     if isinstance(error, GristmillError) and not any(map(_is_users, traceback.extract_tb(error.__traceback__))):
         return str(error), None

@@ -1,9 +1,9 @@
 """Keeps a process from loading packages that nothing in it needs, or not yet.
 
 PyArrow imports pandas, where it is installed, the moment the first value is converted, which takes longer than a small
-job; numba imports SciPy to look at its version, and others for settings that nobody made. Only processes that run no
-code of the user's own defer them: there frames come and go by the pandas door alone, which introduces pandas when it
-opens. A worker that is to run other code gets pandas before it starts.
+job; numba imports SciPy to look at its version, and others for unused settings. Only processes that run no code of the
+user's own defer them: there frames come and go by the pandas door alone, which introduces pandas when it opens. A
+worker that is to run other code gets pandas before it starts.
 
 Some modules are imported by many that mostly do without them. Their own code runs when the first of their names is
 asked for.

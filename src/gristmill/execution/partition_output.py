@@ -1,4 +1,4 @@
-"""How output leaves a worker: a whole partition in one go, or pieces that are joined when the partition is complete.
+"""How output leaves a worker: a whole partition at once, or pieces that are joined when the partition is complete.
 
 Both ways give the same bytes. The first is used when one segment takes a partition from reading to commit; then no
 document ever crosses a process border.
@@ -64,7 +64,7 @@ class PartitionOutput:
         self._trails.setdefault(lineage.source, Trail()).merge(lineage.trail)
 
     def append(self, batch: DocumentBatch) -> int:
-        """Write the batch behind what is there; gives the number of bytes before compression."""
+        """Append the batch; returns the number of bytes before compression."""
         if self._file is None:
             staged = f"{self._settings.staging}/{self._lineage.partition_id}{self._sink.extension}"
             self._file = self._sink.open_part(staged)

@@ -79,7 +79,7 @@ class Attempts:
         """Learn from a death.
 
         Args:
-            place: Where the worker was; None if it cannot be told.
+            place: Where the worker was; None if unknown.
             cause: The cause of death, as the quarantine will name it.
             was_alone: Whether the task was alone in a fresh worker.
             certain: The document in hand is to blame without doubt (it exceeded its time limit).

@@ -150,7 +150,7 @@ class SegmentRunner:
                     results.pop()
 
     def _results(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any]]:
-        """What a stage gives for some tasks, as it is asked for."""
+        """The output of a stage for some tasks, produced on demand."""
         if stage.supports_batch_processing():
             if self._caller.takes_together(stage, place, tasks):
                 return self._caller.many(stage, place, [task for task in tasks if isinstance(task, DocumentBatch)])
@@ -257,7 +257,7 @@ class SegmentRunner:
     # --- stages that make documents ---
 
     def _made(self, stage: Stage, place: int, task: Task[Any]) -> Iterator[Task[Any]]:
-        """Call a stage that does not get documents (a reader, say) and hand on what it gives as it comes."""
+        """Call a stage that does not get documents (a reader, say) and pass on its output as it comes."""
         lineage = lineage_of(task)
         call = self._caller.calls_made
         self._caller.calls_made += 1

@@ -63,7 +63,7 @@ class DroppedDocuments:
         self._parts, self._fresh = [*kept, *self._dropped_here(stage, way)], []
 
     def _dropped_here(self, stage: Stage, way: str) -> list[DocumentBatch]:
-        """What `stage` has dropped itself, with the columns that it gives to the documents it keeps."""
+        """What `stage` has dropped itself, with the columns that it adds to the documents it keeps."""
         if way != "score" or not self._fresh:
             return self._fresh
         given = stage.outputs()[1]

@@ -39,7 +39,7 @@ class Calls(Protocol):
     """Calls methods of stages."""
 
     def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
-        """What `method(argument)` gives or raises."""
+        """What `method(argument)` returns or raises."""
 
     def clock(self) -> float:
         """Seconds, without those in which a call had to wait for its turn."""
@@ -123,7 +123,7 @@ def exited(error: SystemExit) -> RuntimeError:
 
 
 class NoStepLog:
-    """For places from which nobody can be killed."""
+    """For processes that cannot be killed."""
 
     def at(self, call: int, stage: int, lo: int, hi: int) -> None:
         """Do nothing."""
@@ -155,7 +155,7 @@ class StageCaller:
         self._slow: dict[str, float] = {}
 
     def begin(self, hints: Hints) -> Trail:
-        """Count calls from zero, with what earlier attempts at the same tasks have shown; gives the new counts."""
+        """Count calls from zero, with what earlier attempts at the same tasks have shown; returns the new counts."""
         self._hints = hints
         self.calls_made = 0
         self.counts = Trail()

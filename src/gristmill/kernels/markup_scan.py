@@ -34,7 +34,7 @@ class MarkupScan(NamedTuple):
     Attributes:
         tags: How many `<` there are.
         depth: How many elements are open at once, at most.
-        may_have_formulas: It contains `math` or `tex"`.
+        may_have_formulas: It contains `<math`, `-math`, `math/`, `"tex"` or `atex"`.
         has_cells: It has an end tag of a table's cell.
     """
 
@@ -70,8 +70,20 @@ def _scan(data, known, cell):
     while at < end:
         opening, ending, m, a, t, h, e, x, quote = _LETTERS(data, at, end)
         one, two, three = ONE, np.uint64(2), np.uint64(3)
-        if (m & (a >> one) & (t >> two) & (h >> three)) | (t & (e >> one) & (x >> two) & (quote >> three)):
-            formulas = 1
+        math = m & (a >> one) & (t >> two) & (h >> three)
+        tex = t & (e >> one) & (x >> two) & (quote >> three)
+        while math:
+            place = at + trailing_zeros(math)
+            math &= math - ONE
+            before = data[place - 1] if place else 0
+            if before == 60 or before == 45 or (place + 4 < end and data[place + 4] == 47):
+                formulas = 1
+        while tex:
+            place = at + trailing_zeros(tex)
+            tex &= tex - ONE
+            before = data[place - 1] if place else 0
+            if before == 34 or before == 97:
+                formulas = 1
         events = (opening | ending) & ((ONE << np.uint64(_STEP)) - ONE)
         while events:
             place = at + trailing_zeros(events)

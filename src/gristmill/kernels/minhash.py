@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from gristmill.kernels.arrays import copy_items
+from gristmill.kernels.arrays import copy_items, grown
 from gristmill.kernels.compiler import kernel, leaf
 from gristmill.kernels.machine import address_of
 from gristmill.kernels.shingles import (
@@ -125,15 +125,19 @@ def band_hashes(
     factors: Factors,
     bands: int,
     rows: int,
-) -> tuple[Hashes, Hashes, Integers]:
+    keep: bool,
+) -> tuple[Hashes, Hashes, Integers, Hashes]:
     """The band hashes of every row of a column, a hash of its whole sequence of words, and its number of shingles.
 
-    The number of a document without any shingle is 0, and its hashes mean nothing.
+    The number of a document without any shingle is 0, and its hashes mean nothing. With `keep`, the last array holds
+    the shingles of all rows, one row after the other, in the order of the text.
     """
     documents = len(offsets) - 1
     result = np.empty((documents, bands), np.uint64)
     sequences = np.empty(documents, np.uint64)
     counts = np.empty(documents, np.int64)
+    # Room for a shingle in three bytes; pages that are not written to take no memory.
+    kept, filled = np.empty((offsets[-1] - offsets[0]) // 3 + BLOCK if keep else 1, np.uint64), 0
     tokens = np.zeros(shingle_room(size), np.uint64)
     heads = np.empty(len(tokens), np.uint64)
     longs = np.empty(len(tokens), np.int64)
@@ -155,6 +159,11 @@ def band_hashes(
         while state[DONE] == np.uint64(0):
             made = shingle_block(data, end, pages, codes, size, unit, power, tokens, heads, longs, block, state)
             _lower_least(block, made, flipping, multiplying, least)
+            if keep:
+                # One more, for a document of symbols.
+                if filled + total + made + 1 > len(kept):
+                    kept = grown(kept, 2 * (filled + total + made))
+                copy_items(kept, filled + total, block, made)
             total += made
         sequences[document] = state[SEQUENCE]
         if (unit == WORDS and is_symbols(state)) or total == 0:
@@ -166,26 +175,28 @@ def band_hashes(
                 block[0] = only
                 least[:] = _LARGEST
                 _lower_least(block, 1, flipping, multiplying, least)
+                if keep:
+                    kept[filled] = only
         counts[document] = total
+        filled += total if keep else 0
         for band in range(bands):
             combined = np.uint64(band)
             for number in range(band * rows, (band + 1) * rows):
                 combined = mixed(combined ^ np.uint64(least[number])) + np.uint64(0x9E3779B97F4A7C15)
             result[document, band] = (mixed(combined) & ~np.uint64(255)) | np.uint64(band)
-    return result, sequences, counts
+    return result, sequences, counts, kept[:filled]
 
 
 def listed_shingles(
     data: Bytes, offsets: Integers, pages: Pages, codes: Codes, size: int, unit: int
-) -> tuple[Factors, Integers, Hashes]:
+) -> tuple[Hashes, Integers, Hashes]:
     """The shingles of every row of a column as `band_hashes` sees them, for signatures that are made elsewhere.
 
-    Returns the upper halves of all shingles, one row after the other, where each row begins, and a hash of its whole
-    sequence of words.
+    Returns all shingles, one row after the other, where each row begins, and a hash of its whole sequence of words.
+    Signatures are made of the upper halves.
     """
     rows = np.arange(len(offsets) - 1)
-    values, bounds, sequences = shingle_lists(data, offsets, rows, pages, codes, size, unit, False)
-    return (values >> np.uint64(32)).astype(np.uint32), bounds, sequences
+    return shingle_lists(data, offsets, rows, pages, codes, size, unit, False)
 
 
 @kernel

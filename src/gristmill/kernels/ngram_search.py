@@ -5,7 +5,10 @@ characters that are neither letters nor digits are left out, and what is empty t
 written without spaces each character counts as a word.
 
 The index is sorted by hash. `directory` says where the n-grams begin whose hashes share their highest bits, so that a
-look-up reads two places. The filter has one bit for some more of the highest bits and turns nearly all others away.
+look-up reads two places. A blocked Bloom filter (Putze, Sanders and Singler 2007) comes before it: the highest bits of
+a hash choose a word of 64 bits, the lowest choose three bits of it, and n-grams whose bits are not all set are turned
+away. All n-grams of a text go through the filter before any is looked up, without a branch, so that the processor
+fetches several words of the filter at a time.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ _BASE = np.uint64(0xD6E8FEB86659FD93)
 _SIZE = np.uint64(0x9E3779B97F4A7C15)
 _UNDERSCORE = np.uint32(ord("_"))
 _BETWEEN = np.uint8(0x20)
+_SIX = np.uint64(63)
 
 
 @routine
@@ -226,28 +230,19 @@ def search_grams(
         longest = max(longest, offsets[row + 1] - offsets[row])
     room = _most_words(longest)
     tokens, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    near, near_firsts = np.empty(room, np.uint64), np.empty(room, np.int64)
     texts, numbers = np.empty(64, np.int64), np.empty(64, np.int64)
     firsts, lasts = np.empty(64, np.int64), np.empty(64, np.int64)
     made = 0
-    filter_shift, directory_shift = np.uint64(64 - filter_bits), np.uint64(64 - directory_bits)
+    directory_shift = np.uint64(64 - directory_bits)
     for row in range(rows):
         count = _words(data, offsets[row], offsets[row + 1], pages, codes, tokens, starts, ends)
         for which in range(len(sizes)):
             size = sizes[which]
-            power, roll = _power(size), np.uint64(0)
-            salt = np.uint64(size) * _SIZE
-            for word in range(count):
-                roll = roll * _BASE + tokens[word]
-                if word < size - 1:
-                    continue
-                if word >= size:
-                    roll -= tokens[word - size] * power
-                value = mixed(roll + salt)
-                bit = value >> filter_shift
-                if filter_words[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1) == np.uint64(0):
-                    continue
+            passed = _filtered(tokens, count, size, filter_words, filter_bits, near, near_firsts)
+            for place in range(passed):
+                value, first = near[place], near_firsts[place]
                 slot = value >> directory_shift
-                first = word - size + 1
                 for number in range(np.int64(directory[slot]), np.int64(directory[slot + np.uint64(1)])):
                     whole = np.int64(gram_sizes[number])
                     if grams[number] != value or first + whole > count:
@@ -261,6 +256,43 @@ def search_grams(
                     firsts[made], lasts[made] = starts[first] - offsets[row], ends[first + whole - 1] - offsets[row]
                     made += 1
     return texts[:made].copy(), numbers[:made].copy(), firsts[:made].copy(), lasts[:made].copy()
+
+
+@routine
+def _filtered(tokens, count, size, filter_words, filter_bits, near, firsts):
+    """Fill `near` and `firsts` with the hash and the first word of the n-grams that pass the filter; how many."""
+    power, roll = _power(size), np.uint64(0)
+    salt = np.uint64(size) * _SIZE
+    shift = np.uint64(64 - filter_bits)
+    passed = 0
+    for word in range(min(size - 1, count)):
+        roll = roll * _BASE + tokens[word]
+    oldest = np.uint64(0)
+    for word in range(size - 1, count):
+        roll = roll * _BASE + tokens[word] - oldest
+        value = mixed(roll + salt)
+        near[passed], firsts[passed] = value, word - size + 1
+        bits = filter_mask(value)
+        passed += filter_words[value >> shift] & bits == bits
+        oldest = tokens[word - size + 1] * power
+    return passed
+
+
+@leaf
+def filter_mask(value):
+    """The bits of a hash within its word of the filter."""
+    low, middle, high = value & _SIX, value >> np.uint64(6) & _SIX, value >> np.uint64(12) & _SIX
+    return np.uint64(1) << low | np.uint64(1) << middle | np.uint64(1) << high
+
+
+@kernel
+def make_filter(grams: Hashes, bits: int) -> Hashes:
+    """The filter of some hashes, of `1 << bits` words."""
+    words = np.zeros(1 << bits, np.uint64)
+    shift = np.uint64(64 - bits)
+    for number in range(len(grams)):
+        words[grams[number] >> shift] |= filter_mask(grams[number])
+    return words
 
 
 @routine
@@ -309,16 +341,25 @@ def score_items(
     texts, items, shares = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.float64)
     bounds = np.zeros(65, np.int64)
     firsts, lasts = np.empty(64, np.int64), np.empty(64, np.int64)
-    words, sources = np.empty(64, np.int64), np.empty(64, np.int64)
+    words, groups = np.empty(64, np.int64), np.empty(64, np.int64)
     made = passages = 0
     for text in range(len(hit_bounds) - 1):
-        count = 0
-        for hit in range(hit_bounds[text], hit_bounds[text + 1]):
-            for place in range(posting_bounds[hits[hit]], posting_bounds[hits[hit] + 1]):
-                if count == len(words):
-                    words, sources = _grown(words, count), _grown(sources, count)
-                words[count], sources[count] = postings[place], hit
-                count += 1
+        # A group is the hits of one n-gram, so that a text full of one phrase lists each item that has it once.
+        begin, found = hit_bounds[text], hit_bounds[text + 1] - hit_bounds[text]
+        sources = np.argsort(hits[begin : begin + found], kind="mergesort") + begin
+        group_bounds = np.zeros(found + 1, np.int64)
+        count = known = 0
+        for at in range(found):
+            gram = hits[sources[at]]
+            if at == 0 or gram != hits[sources[at - 1]]:
+                for place in range(posting_bounds[gram], posting_bounds[gram + 1]):
+                    if count == len(words):
+                        words, groups = _grown(words, count), _grown(groups, count)
+                    words[count], groups[count] = postings[place], known
+                    count += 1
+                known += 1
+            group_bounds[known] = at + 1
+        taken = np.full(known, -1, np.int64)
         order = np.argsort(words[:count], kind="mergesort")
         at = 0
         while at < count:
@@ -326,7 +367,7 @@ def score_items(
             covered, reach, end = 0, item_bounds[item], at
             while end < count and words[order[end]] < item_bounds[item + 1]:
                 begin = words[order[end]]
-                after = begin + np.int64(gram_sizes[hits[sources[order[end]]]])
+                after = begin + np.int64(gram_sizes[hits[sources[group_bounds[groups[order[end]]]]]])
                 covered += max(0, after - max(begin, reach))
                 reach = max(reach, after)
                 end += 1
@@ -336,9 +377,17 @@ def score_items(
                     texts, items, shares = _grown(texts, made), _grown(items, made), _grown(shares, made)
                     bounds = _grown(bounds, made + 1)
                 texts[made], items[made], shares[made] = text, item, share
-                mine = np.sort(sources[order[at:end]])
-                starts = np.empty(len(mine), np.int64)
-                for number in range(len(mine)):
+                mine, filled = np.empty(found, np.int64), 0
+                for number in range(at, end):
+                    group = groups[order[number]]
+                    if taken[group] == item:
+                        continue
+                    taken[group] = item
+                    for place in range(group_bounds[group], group_bounds[group + 1]):
+                        mine[filled] = sources[place]
+                        filled += 1
+                starts = np.empty(filled, np.int64)
+                for number in range(filled):
                     starts[number] = hit_starts[mine[number]]
                 by_start = np.argsort(starts, kind="mergesort")
                 begun = passages

@@ -271,6 +271,20 @@ def sort_distinct(values, spare, counts):
     return kept
 
 
+@leaf
+def _jaccard(left, at, end, right, other, last):
+    """The Jaccard similarity of the sorted sets `left[at:end]` and `right[other:last]`."""
+    total = (end - at) + (last - other)
+    shared = 0
+    while at < end and other < last:
+        a, b = left[at], right[other]
+        if a == b:
+            shared += 1
+        at += a <= b
+        other += b <= a
+    return shared / (total - shared) if total > shared else 0.0
+
+
 @kernel
 def jaccard_pairs(
     left: Hashes, left_bounds: Integers, right: Hashes, right_bounds: Integers, firsts: Integers, seconds: Integers
@@ -278,15 +292,39 @@ def jaccard_pairs(
     """The Jaccard similarity of pairs of sorted sets: `firsts` index sets of `left`, `seconds` sets of `right`."""
     result = np.empty(len(firsts), np.float64)
     for number in range(len(firsts)):
-        at, end = left_bounds[firsts[number]], left_bounds[firsts[number] + 1]
-        other, last = right_bounds[seconds[number]], right_bounds[seconds[number] + 1]
-        total = (end - at) + (last - other)
-        shared = 0
-        while at < end and other < last:
-            a, b = left[at], right[other]
-            if a == b:
-                shared += 1
-            at += a <= b
-            other += b <= a
-        result[number] = shared / (total - shared) if total > shared else 0.0
+        one, two = firsts[number], seconds[number]
+        result[number] = _jaccard(
+            left, left_bounds[one], left_bounds[one + 1], right, right_bounds[two], right_bounds[two + 1]
+        )
     return result
+
+
+@kernel
+def jaccard_lists(
+    left: Hashes, left_bounds: Integers, right: Hashes, right_bounds: Integers, firsts: Integers, seconds: Integers
+) -> npt.NDArray[np.float64]:
+    """As `jaccard_pairs`, for lists in any order, in which shingles may occur more than once."""
+    longest = 1
+    for number in range(len(firsts)):
+        one, two = firsts[number], seconds[number]
+        longest = max(longest, left_bounds[one + 1] - left_bounds[one], right_bounds[two + 1] - right_bounds[two])
+    mine, theirs = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
+    spare, counts = np.empty(longest, np.uint64), np.zeros(longest, np.int64)
+    result = np.empty(len(firsts), np.float64)
+    last, size = np.int64(-1), 0
+    for number in range(len(firsts)):
+        one, two = firsts[number], seconds[number]
+        if one != last:
+            size = _copied_set(mine, left, left_bounds[one], left_bounds[one + 1], spare, counts)
+            last = one
+        other = _copied_set(theirs, right, right_bounds[two], right_bounds[two + 1], spare, counts)
+        result[number] = _jaccard(mine, 0, size, theirs, 0, other)
+    return result
+
+
+@routine
+def _copied_set(target, source, begin, end, spare, counts):
+    """Make `target` the sorted set of `source[begin:end]`; returns its size."""
+    for place in range(begin, end):
+        target[place - begin] = source[place]
+    return sort_distinct(target[: end - begin], spare, counts) if end > begin else 0

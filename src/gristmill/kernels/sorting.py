@@ -1,10 +1,14 @@
-"""The order of keys that are hashes: evenly spread, each finds its place by its highest bits and a few comparisons."""
+"""The order of keys that are hashes, and keys that two sorted arrays share.
+
+Hashes are spread evenly, so that each finds its place by its highest bits and a few comparisons.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.kernels.arrays import grown
 from gristmill.kernels.compiler import kernel
 
 _FEW = 1024
@@ -66,3 +70,44 @@ def _order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
             at -= 1
         values[at], order[at] = value, number
     return order
+
+
+@kernel
+def shared_keys(
+    keys: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Which of the `wanted` keys are among `keys`, and from where to where; both are sorted, the wanted ones distinct.
+
+    Each search goes on from the place of the last one, in steps that double: a few wanted keys take a binary search
+    each, and many of them one walk through both arrays.
+    """
+    found, firsts, ends = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.int64)
+    made = at = 0
+    count = len(keys)
+    for number in range(len(wanted)):
+        value = wanted[number]
+        step, low = 1, at
+        while low + step < count and keys[low + step] < value:
+            low += step
+            step *= 2
+        high = min(low + step, count)
+        while low < high:
+            middle = (low + high) // 2
+            if keys[middle] < value:
+                low = middle + 1
+            else:
+                high = middle
+        at = low
+        if at == count:
+            break
+        if keys[at] != value:
+            continue
+        end = at + 1
+        while end < count and keys[end] == value:
+            end += 1
+        if made == len(found):
+            found, firsts, ends = grown(found, 2 * made), grown(firsts, 2 * made), grown(ends, 2 * made)
+        found[made], firsts[made], ends[made] = number, at, end
+        made += 1
+        at = end
+    return found[:made].copy(), firsts[:made].copy(), ends[:made].copy()

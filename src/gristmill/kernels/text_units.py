@@ -72,9 +72,8 @@ def _sentence_end(data, at, stop, pages, flags):
 
 
 @routine
-def _unit_end(data, at, end, kind, pages, flags):
-    """Where the unit that begins at `at` (not white space) ends, white space behind it included."""
-    stop = next_newline(data, at, end)
+def _unit_end(data, at, stop, end, kind, pages, flags):
+    """Where the unit that begins at `at` (not white space) ends, white space behind it included; its line at `stop`."""
     if kind == SENTENCE:
         return _sentence_end(data, at, stop, pages, flags)
     if kind == PARAGRAPH:
@@ -107,8 +106,11 @@ def find_units(
     for row in range(rows):
         end = offsets[row + 1]
         at = strip_left(data, offsets[row], end)
+        newline = at
         while at < end:
-            stop = _unit_end(data, at, end, kind, pages, flags)
+            if at >= newline:  # once per line, which may have any number of sentences
+                newline = next_newline(data, at, end)
+            stop = _unit_end(data, at, newline, end, kind, pages, flags)
             last = strip_right(data, at, stop)
             if last - at >= min_chars and (min_chars <= 1 or count_points(data, at, last) >= min_chars):
                 if count == len(starts):

@@ -85,7 +85,7 @@ class StageTimer:
         self._last_end: float | None = None
 
     def reinit(self, stage_input_size: int = 1) -> None:
-        """Begin a new record for an input of so many bytes; the idle time since the last call counts into it."""
+        """Begin a new record for an input of this many bytes; the idle time since the last call counts into it."""
         idle = 0.0 if self._last_end is None else time.perf_counter() - self._last_end
         size = stage_input_size / 2**20
         self._stats = StagePerfStats(self.stage_name, actor_idle_time=idle, input_data_size_mb=size)
@@ -183,3 +183,22 @@ def _records(tasks: Iterable[Any]) -> Iterator[StagePerfStats]:
             if id(perf) not in seen:
                 seen.add(id(perf))
                 yield perf
+
+
+def model_usage(custom: Mapping[str, float], busy_s: float) -> str:
+    """What a stage asked of a language model in a run, and what that cost, as a sentence.
+
+    Example:
+        >>> model_usage({"llm_requests": 2, "llm_prompt_tokens": 30, "llm_completion_tokens": 10, "llm_cost": 0.5}, 4)
+        '2 requests to the model, 0 answers from the cache, 40 tokens (30 in, 10 out; 10/s), estimated cost 0.5000'
+    """
+    prompt, completion = (custom.get(f"llm_{kind}_tokens", 0.0) for kind in ("prompt", "completion"))
+    told = (
+        f"{custom.get('llm_requests', 0):,.0f} requests to the model, "
+        f"{custom.get('llm_cached_answers', 0):,.0f} answers from the cache, "
+        f"{prompt + completion:,.0f} tokens ({prompt:,.0f} in, {completion:,.0f} out"
+        + (f"; {(prompt + completion) / busy_s:,.0f}/s)" if busy_s > 0 else ")")
+    )
+    for name, what in (("llm_repaired_answers", "answers repaired"), ("llm_overloads", "times overloaded")):
+        told += f", {custom[name]:,.0f} {what}" if custom.get(name) else ""
+    return told + (f", estimated cost {custom['llm_cost']:,.4f}" if custom.get("llm_cost") else "")

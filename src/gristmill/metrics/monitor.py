@@ -149,7 +149,7 @@ class Monitor:
         return start("Grafana", command, port=port, log=log, ready="/api/health")
 
     def down(self) -> list[str]:
-        """End the servers that this monitor has started, and nothing else; gives their names."""
+        """End the servers that this monitor has started, and nothing else; returns their names."""
         if not self._state_file.exists():
             return []
         with self._changed() as state:

@@ -32,7 +32,7 @@ def monitor_folder(metrics_dir: str | os.PathLike[str] | None = None) -> Path:
 
 
 def targets_folder() -> Path:
-    """Where running pipelines of this user are listed, for any monitor of theirs."""
+    """Where running pipelines of this user are listed, for any of the user's monitors."""
     return monitor_folder() / "targets"
 
 
@@ -62,7 +62,7 @@ def listed_run(port: int) -> Iterator[None]:
 
 
 def sweep_targets(folder: Path | None = None) -> list[Path]:
-    """Remove what runs that were killed have left; gives the files of those that run."""
+    """Remove what runs that were killed have left; returns the files of those that run."""
     running = []
     for file in sorted((folder or targets_folder()).glob("run-*.json")):
         match = _TARGET.fullmatch(file.name)

@@ -1,7 +1,7 @@
 """The metrics of one run: a listener to its events, and what Prometheus reads.
 
 Nothing is measured for it: figures come from the events that display and record hear too. Only the memory and the
-processors of the machine are looked up, when somebody asks for the metrics.
+processors of the machine are looked up, when it is requested for the metrics.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Latency:
 
 
 class RunMetrics:
-    """Listens to a run, which may consist of several pipelines, and gives its metrics.
+    """Listens to a run, which may consist of several pipelines, and provides its metrics.
 
     Args:
         run: What the run is called in the label `run`.

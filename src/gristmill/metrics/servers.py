@@ -139,7 +139,7 @@ def choose_port(wanted: int | None, usual: int, *, option: str, taken: Sequence[
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens at a port of this machine."""
+    """Whether a port of this machine is free."""
     try:
         with socket.create_server((ADDRESS, port)):
             return True

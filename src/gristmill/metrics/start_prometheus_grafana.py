@@ -15,8 +15,8 @@ def start_prometheus_grafana(
 ) -> MonitorStatus:
     """Start Prometheus, and Grafana where it is installed; both run until `gristmill monitor down`.
 
-    Nothing is downloaded. What runs already is left as it is, and a port that is in use gives way to the next free one:
-    the result tells where they are.
+    Nothing is downloaded. What runs already is left as it is, and a port in use is replaced by the next free one: the
+    result tells where they are.
 
     Args:
         prometheus_web_port: The port of Prometheus.

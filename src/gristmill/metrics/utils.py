@@ -66,7 +66,7 @@ def launch_grafana(
 
 
 def write_grafana_configs(grafana_web_port: int, prometheus_web_port: int, metrics_dir: Folder = None) -> str:
-    """Write Grafana's configuration, data source, dashboards and alerts; gives the path of its `grafana.ini`."""
+    """Write Grafana's configuration, data source, dashboards and alerts; returns the path of its `grafana.ini`."""
     files = Monitor(metrics_dir).files
     files.write_grafana(port=grafana_web_port, prometheus_port=prometheus_web_port, interval_s=INTERVAL_S)
     return str(files.grafana_ini)

@@ -1,1 +1,1 @@
-"""What is happening: the events of a run, the state they add up to, and its display."""
+"""The events of a run, the state derived from them, and the progress display."""

@@ -1,7 +1,7 @@
-"""What a user sees while a run goes on: a live table on a terminal, one below the cell in a notebook, lines elsewhere.
+"""Progress displays: a live table on a terminal, one below the cell in a notebook, lines elsewhere.
 
-All but the notebook's are on stderr. A display is a listener. It draws when events arrive, and switches itself off at
-its first failure: an odd terminal must never end a run.
+All but the notebook's write to stderr. A display is a listener. It draws when events arrive and switches itself off at
+its first failure: an unusual terminal must never end a run.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ Kind: TypeAlias = Literal["auto", "live", "lines", "off"]
 
 LOGGING_INTERVAL_S = 60.0
 REFRESH_S = 0.1
-"""Ten pictures a second look alive; more would cost the run."""
+"""Ten updates per second look smooth; more would slow down the run."""
 NOTEBOOK_REFRESH_S = 0.5
-"""A browser draws each picture anew."""
+"""A browser redraws the whole table."""
 _MAX_NOTICES = 20
 _BAR_WIDTH = 20
 RATE_WINDOW_S = 30.0
-"""The rate is that of the last half minute: long enough to be steady, short enough to show a change."""
+"""The rate covers the last half minute: long enough to be steady, short enough to show a change."""
 
 
 def make_listener(
@@ -58,14 +58,14 @@ def make_listener(
     stream: TextIO | None = None,
     now: Callable[[], float] = time.monotonic,
 ) -> Display:
-    """The display of this kind.
+    """Create a display of this kind.
 
     Args:
-        kind: `live` (a table that renews itself), `lines` (one line per `logging_interval`), `off`, or `auto`: live
-            on a terminal, a table below the cell in a notebook, lines elsewhere.
+        kind: `live` (a table that updates itself), `lines` (one line per `logging_interval`), `off`, or `auto`: live on
+            a terminal, a table below the cell in a notebook, lines elsewhere.
         logging_interval: Seconds between two lines.
-        stream: Where to; stderr by default.
-        now: The clock; tests give their own.
+        stream: Where to write; stderr by default.
+        now: The clock; tests pass their own.
 
     Example:
         >>> make_listener("off")(Notice("nobody reads this"))
@@ -78,7 +78,7 @@ def make_listener(
     if kind == "auto":
         try:
             can_redraw = target.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-        except (AttributeError, ValueError, OSError):  # closed, or not quite a stream
+        except (AttributeError, ValueError, OSError):  # closed, or not a real stream
             can_redraw = False
         kind = "live" if can_redraw else "lines"
     if kind == "live":
@@ -87,18 +87,18 @@ def make_listener(
 
 
 def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, and not only one that has imported it."""
+    """Whether this process is the kernel of a notebook, rather than one that merely imported it."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
 
 
-# --- how things stand ---
+# --- state ---
 
 
 @dataclass
 class Progress:
-    """Folds the events of one run into the figures that a display needs, without a word about how they are shown."""
+    """Turns the events of one run into the figures that a display needs, independent of how they are shown."""
 
     now: Callable[[], float] = time.monotonic
     pipeline: str = ""
@@ -119,19 +119,21 @@ class Progress:
     workers_lost: int = 0
     kernels_compiled: int = 0
     doing: str = "starting"
+    model_tokens: float = 0.0
+    model_cost: float = 0.0
     _open_rows: dict[int, int] = field(default_factory=dict)
     _open_tasks: dict[int, set[tuple[int, str]]] = field(default_factory=dict)
     _rows_done: int = 0
     _alive: set[int] = field(default_factory=set)
     _sampled: bool = False
-    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    _recent: deque[tuple[float, int, float]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.started = self.begun = self.now()
-        self._recent.append((self.started, 0))
+        self._recent.append((self.started, 0, 0.0))
 
     def __call__(self, event: Event) -> None:
-        """Take in one event."""
+        """Handle one event."""
         if isinstance(event, TaskFinished):
             self._task(event)
         elif isinstance(event, Sample):
@@ -148,9 +150,9 @@ class Progress:
         elif isinstance(event, KernelCompiling):
             self.kernels_compiled += 1
             self.doing = f"compiling kernels ({self.kernels_compiled:,} so far)"
-            if not self.rows_read:  # the time that it takes tells nothing about what is to come
+            if not self.rows_read:  # compile time says nothing about the time to come
                 self.begun = self.now()
-                self._recent = deque([(self.begun, 0)])
+                self._recent = deque([(self.begun, 0, 0.0)])
         elif isinstance(event, RecordsQuarantined):
             self.quarantined += event.records
         elif isinstance(event, WorkerStarted | WorkerStopped):
@@ -167,14 +169,21 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Rows read per second, lately."""
-        begin, rows = self._recent[0]
+        """Recent rows read per second."""
+        begin, rows, _ = self._recent[0]
         seconds = self.now() - begin
         return (self.rows_read - rows) / seconds if seconds > 0 else 0.0
 
     @property
+    def token_rate(self) -> float:
+        """Recent tokens of language models per second."""
+        begin, _, tokens = self._recent[0]
+        seconds = self.now() - begin
+        return (self.model_tokens - tokens) / seconds if seconds > 0 else 0.0
+
+    @property
     def share_done(self) -> float | None:
-        """How much of this run's work is done, by its partitions and the rows of those under way; None if unknown."""
+        """The fraction of this run's work that is done, by partitions and rows in progress; None if unknown."""
         done_now = self.partitions_done - self.partitions_done_before
         to_do = self.partitions - self.partitions_done_before
         if done_now <= 0 or to_do <= 0:
@@ -185,7 +194,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest will take at the speed so far; None while nothing tells."""
+        """Estimated time left at the speed so far; None while unknown."""
         done = self.share_done
         return None if done is None else (self.now() - self.begun) * (1 - done) / done
 
@@ -196,12 +205,17 @@ class Progress:
         finished.add((event.segment, event.task_id))
         for name, count in event.counts.items():
             self.stages.setdefault(name, StageCount()).add(count)
-            # A source takes in nothing and creates its rows.
+            # A source has no input and creates its rows.
             if count.created and not count.rows_in:
                 self.rows_read += count.created
                 self._open_rows[event.partition] = self._open_rows.get(event.partition, 0) + count.created
+        for spent in event.times.values():
+            if spent.custom:
+                tokens = (spent.custom.get(f"llm_{kind}_tokens", 0.0) for kind in ("prompt", "completion"))
+                self.model_tokens += sum(tokens)
+                self.model_cost += spent.custom.get("llm_cost", 0.0)
         moment = self.now()
-        self._recent.append((moment, self.rows_read))
+        self._recent.append((moment, self.rows_read, self.model_tokens))
         while len(self._recent) > 2 and moment - self._recent[1][0] > RATE_WINDOW_S:
             self._recent.popleft()
 
@@ -216,7 +230,7 @@ class Progress:
 
 
 def _line(progress: Progress) -> str:
-    """How things stand now."""
+    """The current state."""
     parts = _totals(progress, per_second=progress.rate)
     if not progress.rows_read:
         parts[1] = progress.doing
@@ -226,6 +240,8 @@ def _line(progress: Progress) -> str:
         parts.append(f"queue {progress.queued:,} ({format_size(progress.queued_bytes)})")
     if progress.memory_bytes:
         parts.append(f"memory {format_size(progress.memory_bytes)}")
+    if progress.model_tokens:
+        parts.append(f"{progress.token_rate:,.0f} tokens/s")
     parts.append(duration(progress.now() - progress.started))
     if progress.seconds_left is not None:
         parts.append(f"{duration(progress.seconds_left)} left")
@@ -233,11 +249,11 @@ def _line(progress: Progress) -> str:
 
 
 def _last_line(progress: Progress) -> str:
-    """How it ended; what went wrong is told by the error that ends the run."""
+    """How the run ended; the error that ended it is reported separately."""
     elapsed = progress.now() - progress.started
     parts = _totals(progress, per_second=progress.rows_read / elapsed if elapsed > 0 else 0.0)
     if progress.peak_memory_bytes:
-        parts.append(f"at most {format_size(progress.peak_memory_bytes)} of memory")
+        parts.append(f"peak memory {format_size(progress.peak_memory_bytes)}")
     return f"{progress.pipeline or 'run'} {progress.status}: {' · '.join([*parts, duration(elapsed)])}"
 
 
@@ -247,6 +263,10 @@ def _totals(progress: Progress, *, per_second: float) -> list[str]:
         f"{plural(progress.rows_read, 'row')} read" + (f" ({rate(per_second)})" if progress.rows_read else ""),
         f"{progress.rows_written:,} written",
     ]
+    if progress.model_tokens:
+        parts.append(f"{progress.model_tokens:,.0f} tokens of models")
+    if progress.model_cost:
+        parts.append(f"estimated cost {progress.model_cost:,.2f}")
     if progress.quarantined:
         parts.append(f"{progress.quarantined:,} quarantined")
     if progress.workers_lost:
@@ -258,13 +278,13 @@ def _totals(progress: Progress, *, per_second: float) -> list[str]:
 
 
 class Display:
-    """A listener that shows events until showing fails; this one has nothing to show.
+    """A listener that shows events until that fails; this base class shows nothing.
 
-    Of several pipelines in a row each is shown from zero.
+    If several pipelines run in a row, each is shown from zero.
 
     Args:
-        stream: Where to.
-        interval: Seconds between two drawings.
+        stream: Where to write.
+        interval: Seconds between two updates.
         now: The clock.
     """
 
@@ -278,7 +298,7 @@ class Display:
         self._shown_once: set[str] = set()
 
     def __call__(self, event: Event) -> None:
-        """Take in one event."""
+        """Handle one event."""
         if not self._works:
             return
         try:
@@ -290,12 +310,12 @@ class Display:
                 self._shown_once.add(event.message)
             self._progress(event)
             self._show(event)
-        except Exception:  # whatever a terminal does to us, the run goes on
+        except Exception:  # a failing terminal must not stop the run
             self._works = False
             self.close()
 
     def close(self) -> None:
-        """Leave the terminal as it was; called once more than needed, it does nothing."""
+        """Restore the terminal; safe to call repeatedly."""
 
     def _show(self, event: Event) -> None:
         """Draw what is new; may raise."""
@@ -303,13 +323,13 @@ class Display:
 
 _LEAST_WAIT_S = 0.05
 _NOTHING = Notice("")
-"""Stands for the passing of time."""
+"""Represents the passing of time."""
 
 
 class LineDisplay(Display):
     """A first line, one line per interval, every notice, and a last line.
 
-    A thread sees to the lines while no event comes: a stage may take minutes for a task.
+    A thread writes the lines while no event arrives: a stage may take minutes for a task.
     """
 
     _thread: threading.Thread | None = None
@@ -328,10 +348,10 @@ class LineDisplay(Display):
     def _show(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self._drawn = self._now()
-            self.close()  # the run before this one may have failed to tell its end
+            self.close()  # the previous run may have failed to announce its end
             self._over = threading.Event()
             thread = threading.Thread(target=self._wait, name="gristmill-progress", daemon=True)
-            with contextlib.suppress(RuntimeError):  # the system has none left: lines come with events alone
+            with contextlib.suppress(RuntimeError):  # no thread available: lines are written only with events
                 thread.start()
                 self._thread = thread
             parts = [f"{event.pipeline}: {plural(len(event.stages), 'stage')}", plural(event.partitions, "partition")]
@@ -357,7 +377,7 @@ class LineDisplay(Display):
 
 
 class LiveDisplay(Display):
-    """A table of the stages that have dropped something, and a bar with totals, rate and time left; renews itself."""
+    """A table of the stages that dropped something, and a bar with totals, rate and time left; updates itself."""
 
     _live: Live | None = None
     _console: Console | None = None
@@ -408,7 +428,7 @@ class LiveDisplay(Display):
         progress = self._progress
         elapsed = progress.now() - progress.begun
         stages = [(name, count) for name, count in progress.stages.items() if count.dropped or count.quarantined]
-        # The picture must fit the terminal, or it could not be drawn over.
+        # The table must fit the terminal, or it could not be redrawn in place.
         room = max(self._screen().height - 5, 1)
         for name, count in stages[:room]:
             table.add_row(
@@ -431,9 +451,9 @@ class LiveDisplay(Display):
 
 
 class NotebookDisplay(Display):
-    """A bar, the figures of the run and the stages that have dropped something, as HTML that is sent to the page.
+    """A bar, the figures of the run and the stages that dropped something, as HTML in the notebook.
 
-    A page that shows no HTML gets the figures as text.
+    A page that cannot show HTML gets the figures as text.
     """
 
     def __init__(self, stream: TextIO, interval: float, now: Callable[[], float]) -> None:
@@ -449,7 +469,7 @@ class NotebookDisplay(Display):
         if isinstance(event, RunStarted):
             self._handle = display(self._picture(), display_id=True, raw=True)
         elif self._handle is not None and isinstance(event, RunFinished):
-            # What the stages dropped is shown by the result.
+            # The result shows what the stages dropped.
             self._handle.update(self._bundle(_last_line(self._progress)), raw=True)
             self._handle, self._notices = None, []
         elif self._handle is not None and self._now() - self._drawn >= NOTEBOOK_REFRESH_S:

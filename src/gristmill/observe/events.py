@@ -1,6 +1,6 @@
 """The events of a run. The runner and the executors emit them; display, report and metrics only listen.
 
-Nothing else measures: a figure that is shown anywhere comes from one of these.
+Nothing else measures: every figure shown anywhere comes from one of these events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gristmill.ledger.record.trail import StageCount, StageTime
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """One segment as the listeners need to know it."""
+    """One segment as listeners see it."""
 
     index: int
     stages: tuple[str, ...]
@@ -27,7 +27,7 @@ class SegmentPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The plan is made and the run begins."""
+    """The plan is ready and the run starts."""
 
     pipeline: str
     executor: str
@@ -43,7 +43,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
-    """A worker has begun with a task."""
+    """A worker started a task."""
 
     task_id: str
     partition: int
@@ -53,9 +53,9 @@ class TaskStarted:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished:
-    """A segment has finished a task; counts and times are those of this task alone, by stage name.
+    """A segment finished a task; counts and times are those of this task alone, by stage name.
 
-    `attempt` is above 1 where earlier attempts were lost, with their worker or by Ray.
+    `attempt` is above 1 if earlier attempts were lost, with their worker or by Ray.
     """
 
     task_id: str
@@ -92,7 +92,7 @@ class PartitionCommitted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFailed:
-    """A stage gave a `FailedTask` for a partition, which is left for the next run."""
+    """A stage returned a `FailedTask` for a partition, which is left for the next run."""
 
     partition: int
     partition_id: str
@@ -101,7 +101,7 @@ class PartitionFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """A worker process has come up."""
+    """A worker process started."""
 
     worker: int
     segment: int
@@ -111,7 +111,7 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped:
-    """A worker has ended; `cause` is `finished`, `recycled`, or how it died (`SIGKILL`, `out of memory`, …)."""
+    """A worker ended; `cause` is `finished`, `recycled`, or how it died (`SIGKILL`, `out of memory`, …)."""
 
     worker: int
     segment: int
@@ -122,20 +122,20 @@ class WorkerStopped:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How things stand at a moment: memory of the process tree, queues and workers by segment.
+    """A snapshot: memory of the process tree, queues and workers by segment.
 
     Attributes:
-        memory_bytes: What all processes of the run hold.
-        shared_bytes: What lies between workers.
-        queued: Tasks that wait, by segment.
+        memory_bytes: Memory of all processes of the run.
+        shared_bytes: Memory of batches between workers.
+        queued: Number of waiting tasks, by segment.
         queued_bytes: Their size.
-        workers: Workers there are, by segment.
-        busy: Those of them that work.
-        worker_bytes: By segment, what each worker holds with the processes that it has started.
-        starved_s: By segment, worker-seconds without input since the sample before.
-        blocked_s: The same with input, but without leave to work on it or room for the results.
-        starting_s: The same in setup.
-        at: When.
+        workers: Number of workers, by segment.
+        busy: Number of these that are working.
+        worker_bytes: By segment, the memory of each worker including its child processes.
+        starved_s: By segment, worker-seconds without input since the previous sample.
+        blocked_s: The same for workers with input that are not allowed to start or have no room for results.
+        starting_s: The same for setup.
+        at: Time of the snapshot.
     """
 
     memory_bytes: int
@@ -153,9 +153,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the user should read: a warning, or a line that explains a decision of the executor.
+    """A message for the user: a warning, or a line that explains a decision of the executor.
 
-    A display shows a notice with `once` a single time, even if several pipelines in a row emit it.
+    A display shows a notice with `once` only once, even if several pipelines in a row emit it.
     """
 
     message: str
@@ -165,7 +165,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class KernelCompiling:
-    """A kernel is about to be compiled, which takes seconds and happens once on a machine."""
+    """A kernel is about to be compiled, which takes seconds and happens once per machine."""
 
     name: str
 
@@ -199,10 +199,10 @@ Listener: TypeAlias = Callable[[Event], None]
 
 @dataclass(slots=True)
 class EventStream:
-    """Hands every event to every listener, in order, in the driver process.
+    """Passes every event to every listener, in order, in the driver process.
 
     Attributes:
-        listeners: Who is told; one that is added hears the events from then on.
+        listeners: The listeners; a new one receives the events from then on.
 
     Example:
         >>> seen = []
@@ -215,6 +215,6 @@ class EventStream:
     listeners: list[Listener] = field(default_factory=list)
 
     def emit(self, event: Event) -> None:
-        """Tell everybody."""
+        """Pass the event to all listeners."""
         for listener in self.listeners:
             listener(event)

@@ -1,7 +1,7 @@
-"""How much memory and how many processors and GPUs there are, and how much of the memory our processes hold.
+"""Available memory, processor cores and GPUs, and how much of the memory a run's processes use.
 
 Processes are measured by PSS: a page shared by n processes counts 1/n in each, so the sum over a tree of forked workers
-is what the machine really gave. Limits are the tightest of the machine's and of every control group above us.
+is what the machine really provides. Limits are the tightest of the machine's and of every enclosing control group.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MemorySample(NamedTuple):
 
     Attributes:
         pss_bytes: The sum; shared pages count once.
-        per_pid: Each process that was still there.
+        per_pid: Memory of each process that still existed.
     """
 
     pss_bytes: int
@@ -49,10 +49,10 @@ class MemorySample(NamedTuple):
 
 
 def measure_tree(pids: Iterable[int]) -> MemorySample:
-    """The memory that the processes `pids` hold; those that have ended are left out.
+    """The memory used by the processes `pids`; those that have ended are skipped.
 
-    Costs the kernel a walk over the page tables, one to two milliseconds for each process with our packages loaded:
-    right a few times a second, wrong for every batch.
+    Makes the kernel walk the page tables, one to two milliseconds per process with our packages loaded: fine a few
+    times a second, too slow for every batch.
     """
     per_pid: dict[int, int] = {}
     for pid in pids:
@@ -63,7 +63,7 @@ def measure_tree(pids: Iterable[int]) -> MemorySample:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that `pid` has started, and those that they have; none where the system does not say."""
+    """The direct and indirect child processes of `pid`; empty if the system does not tell."""
     found: list[int] = []
     waiting = [pid]
     while waiting:
@@ -92,7 +92,7 @@ def _pss(pid: int) -> int | None:
     except ProcessLookupError:
         return None
     at = text.find(b"\nPss:")
-    # A process that is ending has no memory map any more; it holds nothing.
+    # A process that is exiting no longer has a memory map and uses no memory.
     return int(text[at + 5 :].split(None, 1)[0]) * 1024 if at >= 0 else 0
 
 
@@ -108,9 +108,9 @@ def _rss(pid: int) -> int | None:
 
 
 def private_bytes(pid: int) -> int:
-    """The memory that a process shares with no file, as the kernel counts it anyway; 0 where it does not say.
+    """The memory of a process that is not backed by files, as counted by the kernel; 0 if unknown.
 
-    What it has in common with the process that it was forked from is counted in both.
+    Memory shared with the process that it was forked from counts in both.
     """
     try:
         with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
@@ -121,9 +121,9 @@ def private_bytes(pid: int) -> int:
 
 
 def process_start_time(pid: int) -> int | None:
-    """When process `pid` began, in the system's own ticks; None when there is no such process.
+    """When process `pid` started, in system ticks; None if there is no such process.
 
-    With the number it names a process for good: numbers are used again, pairs are not.
+    Together with the pid it identifies a process for good: pids are reused, pairs are not.
     """
     try:
         text = _PROC.joinpath(str(pid), "stat").read_text()
@@ -136,14 +136,14 @@ def process_start_time(pid: int) -> int | None:
             return int(psutil.Process(pid).create_time() * 1000)
         except psutil.Error:
             return None
-    # The name may contain anything, also parentheses and blanks; the fields count from the last closing one.
+    # The name may contain anything, including parentheses and blanks; fields are counted from the last closing one.
     fields = text.rpartition(")")[2].split()
-    # A zombie runs no more and will never clean up.
+    # A zombie no longer runs and will never clean up.
     return None if fields[0] in ("Z", "X") else int(fields[19])
 
 
 def _group_folders(controller: str, *, proc: Path, cgroups: Path) -> Iterator[tuple[Path, int]]:
-    """The control-group folders that bind this process, innermost first, with the version of each."""
+    """The control-group folders that limit this process, innermost first, with the version of each."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -189,7 +189,7 @@ def _field(path: Path, name: str) -> int | None:
 
 
 def memory_limit(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Bytes this process and its children may ever have: the machine's memory or the tightest group limit."""
+    """Maximum memory of this process and its children in bytes: that of the machine or the tightest group limit."""
     import psutil
 
     limit = int(psutil.virtual_memory().total)
@@ -201,7 +201,7 @@ def memory_limit(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
 
 
 def available_memory(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Bytes that can be taken now without swapping and without breaking a group limit."""
+    """Bytes that can be allocated now without swapping or exceeding a group limit."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -211,14 +211,14 @@ def available_memory(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
         used = _number(folder / ("memory.current" if two else "memory.usage_in_bytes"))
         if bound is None or used is None or bound >= _UNLIMITED:
             continue
-        # Cached file pages count as used but are given back at once when memory is wanted.
+        # Cached file pages count as used but are reclaimed immediately when memory is needed.
         cached = _field(folder / "memory.stat", "inactive_file" if two else "total_inactive_file") or 0
         free = min(free, max(0, bound - used + cached))
     return free
 
 
 def cpu_count(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Processors this process may use: its affinity, further bounded by group quotas (rounded up), at least 1."""
+    """CPU cores this process may use: its affinity, further limited by group quotas (rounded up), at least 1."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     for folder, version in _group_folders("cpu", proc=proc, cgroups=cgroups):
         if version == 2:
@@ -237,7 +237,7 @@ def cpu_count(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
 
 
 class GpuDevice(NamedTuple):
-    """A GPU of this machine: its memory, and the share of the last moments in which it worked (None: not told)."""
+    """A GPU of this machine: its memory, and its recent utilisation (None: unknown)."""
 
     total_bytes: int
     used_bytes: int
@@ -245,9 +245,9 @@ class GpuDevice(NamedTuple):
 
 
 def gpu_devices(library: str = _NVML) -> list[GpuDevice]:
-    """The NVIDIA GPUs of this machine, asked of the driver; none without a driver.
+    """The NVIDIA GPUs of this machine, as reported by the driver; empty without a driver.
 
-    `library` is what comes with the driver (NVML).
+    `library` is the one shipped with the driver (NVML).
     """
     try:
         nvml = ctypes.CDLL(library)
@@ -280,10 +280,10 @@ def gpu_memory_gb(library: str = _NVML) -> float | None:
 
 
 class OutOfMemoryCounter:
-    """Tells whether the kernel has killed for want of memory since it was last asked.
+    """Tells whether the kernel's out-of-memory killer has acted since the last check.
 
-    Reads the counter of our own control group where it has one, else that of the machine, where a kill of somebody
-    else's process counts too.
+    Reads the counter of our own control group if it has one, otherwise that of the machine, which also counts kills of
+    unrelated processes.
     """
 
     def __init__(self, *, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> None:

@@ -31,9 +31,9 @@ _BOUNDS = attrgetter("lower_parameter", "upper_parameter")
 def describe_plan(
     stages: Sequence[ProcessingStage[Any, Any]], *, variables: Mapping[str, Any] | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """The stages (composites expanded, nothing fused) and settings that decide what comes out.
+    """The stages (composites expanded, nothing fused) and settings that determine the output.
 
-    `variables` are those of the recipe: they decide nothing beyond the stages, but explain why these changed.
+    `variables` are those of the recipe: they determine nothing beyond the stages, but explain why those changed.
     """
     described: dict[str, Any] = {
         "format": PLAN_FORMAT,
@@ -51,10 +51,10 @@ def describe_plan(
 
 
 def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
-    """One stage: name, class, parameters, and its code where it is not ours."""
+    """One stage: name, class, parameters and, unless it is built in, its code."""
     cls = type(stage)
-    # Readers and writers are told where things lie; in another stage of a user the same names may mean anything. What
-    # our own stages keep in private is made from their parameters.
+    # Readers and writers have path parameters; in a user's stage the same names may mean anything. Private attributes
+    # of built-in stages are derived from their parameters.
     own, is_end = is_user_module(cls.__module__), isinstance(stage, ReaderStage | SinkStage | SourceStage)
     places = own and not is_end
     parameters = {
@@ -80,7 +80,7 @@ def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
 
 
 def initial_ranges(task: Task[Any], number: int) -> tuple[FileRange, ...]:
-    """What stands for the content of `task` in the manifest; nothing for a source that begins by itself."""
+    """What represents the content of `task` in the manifest; empty for a source that starts by itself."""
     if isinstance(task, EmptyTask):
         return ()
     if isinstance(task, FileGroupTask):
@@ -101,7 +101,7 @@ def _file(path: str) -> FileRange:
 
 
 class _Digest:
-    """A file to write to that keeps nothing but a hash."""
+    """A writable file object that keeps only a hash."""
 
     closed = False
 

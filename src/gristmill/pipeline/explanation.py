@@ -1,4 +1,4 @@
-"""What a run would do, in words: what `Pipeline.describe` and `gristmill plan` print."""
+"""Describes in words what a run would do, for `Pipeline.describe` and `gristmill plan`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def explain(pipeline: Pipeline, chosen: BaseExecutor, options: Options) -> str:
-    """The plan in words: input, segments with their stages, resources and workers, output and what of it is done."""
+    """The plan in words: input, segments with their stages, resources and workers, output and its progress."""
     prepared = prepare(pipeline, chosen, None, options)
     plan, partitions = prepared.plan, prepared.partitions
     capacity = chosen.capacity()
@@ -40,18 +40,18 @@ def explain(pipeline: Pipeline, chosen: BaseExecutor, options: Options) -> str:
         comparing = [stage.name for stage in prepared.sketch.stages if stage.needs_all_documents]
         if comparing:
             lines.append(
-                f"Runs in steps, because {' and '.join(comparing)} must compare all documents before any goes on. "
-                "Intermediate files lie in the record and are removed at the end."
+                f"Runs in steps, because {' and '.join(comparing)} must compare all documents before any continues. "
+                "Intermediate files are kept in the record and removed at the end."
             )
         elif plan.whole_partitions:
-            lines.append("One worker takes a partition from reading to commit; no document crosses a process border.")
+            lines.append("Each partition is processed by one worker from start to finish.")
         lines.extend(_standing(prepared))
     lines.extend(f"Note: {note}" for note in plan.notes)
     return "\n".join(lines)
 
 
 def _standing(prepared: Prepared) -> list[str]:
-    """How much of the output is there already, or why a run would not begin."""
+    """How much of the output is already done, or why a run would not start."""
     sink, source = prepared.sketch.sink, prepared.sketch.source
     assert sink is not None
     assert prepared.folder is not None
@@ -65,10 +65,10 @@ def _standing(prepared: Prepared) -> list[str]:
         return []
     total = len(prepared.partitions)
     left = f"a run would process {total - done}" if done < total else "nothing is left to run"
-    lines = [f"{done} of {plural(total, 'partition')} {'is' if done == 1 else 'are'} done already; {left}."]
+    lines = [f"{done} of {plural(total, 'partition')} {'is' if done == 1 else 'are'} done; {left}."]
     if again:
         more = f", and {len(again) - 1} more" if len(again) > 1 else ""
-        lines.append(f"To be done again: {again[0]} ({found.reasons[again[0]]}){more}.")
+        lines.append(f"To be redone: {again[0]} ({found.reasons[again[0]]}){more}.")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What to say when something that is not a stage is added to a pipeline: the line to write instead."""
+"""Explains what to write instead when something that is not a stage is added to a pipeline."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gristmill.pipeline.workflow import WorkflowBase
 
 
 def not_a_stage(given: Any, caller: FrameType | None) -> StageDefinitionError:
-    """The error for `add_stage(given)`; shows the argument as it stands in the caller's source, if that can be read."""
+    """The error for `add_stage(given)`; quotes the argument from the caller's source if it can be read."""
     cls = given if isinstance(given, type) else type(given)
     wrapper = getattr(cls, "wrapper", None)  # filters and modifiers name the stage that applies them
     if isinstance(given, type):
         written = f"{cls.__name__}(…)"
-        is_what = f"the class {cls.__name__}, not an object of it"
+        is_what = f"the class {cls.__name__}, not an instance of it"
     elif wrapper is not None:
         written = (_argument(caller) if caller is not None else None) or f"{cls.__name__}(…)"
         is_what = f"the {'filter' if wrapper == 'ScoreFilter' else 'modifier'} {cls.__name__}"
     elif isinstance(given, WorkflowBase):
         return StageDefinitionError(
-            f"add_stage() takes a stage, but got the workflow {cls.__name__}, which runs pipelines of its own. "
-            "Call its run() before or after this pipeline."
+            f"add_stage() takes a stage, but got the workflow {cls.__name__}, which runs its own pipelines. Call its "
+            "run() before or after this pipeline."
         )
     elif inspect.isroutine(given):
         return StageDefinitionError(_of_function(given))
@@ -53,11 +53,11 @@ def _of_function(function: Any) -> str:
 
 
 def _argument(frame: FrameType) -> str | None:
-    """The source of the only argument of the call that `frame` is in; None where it cannot be told."""
+    """The source of the only argument of the call that `frame` is in; None if unknown."""
     place = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
     first, last, start, end = place
     if first is None or last is None or start is None or end is None:
-        return None  # Python was told to keep no positions
+        return None  # Python was started without code positions
     linecache.checkcache(frame.f_code.co_filename)
     lines = [line.encode() for line in linecache.getlines(frame.f_code.co_filename, frame.f_globals)[first - 1 : last]]
     if not lines:

@@ -1,4 +1,4 @@
-"""The output of a run: what earlier runs left in its folder, what of it still counts, and what the run gives back."""
+"""The output of a run: what earlier runs left in its folder, what of it is still valid, and what the run returns."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ from gristmill.tasks.base import Task
 from gristmill.tasks.file_group import FileGroupTask
 
 MOST_PARTITIONS = 10_000
-"""In runs of more partitions tasks carry no records: these would take more memory than all else in the driver."""
+"""In runs with more partitions, tasks carry no performance records, which would dominate the driver's memory."""
 
 
 @dataclass(slots=True, eq=False)
 class PartitionPerf:
-    """Adds up what each stage cost for each partition; a listener of the events of a run.
+    """Adds up the cost of each stage per partition; listens to the events of a run.
 
-    The tasks that a writer's pipeline returns stand for partitions, of which each passed the stages in many batches.
+    The tasks returned by a pipeline with a writer represent partitions, each of which passed the stages in many
+    batches.
 
     Attributes:
-        partitions: How many partitions the run has; above `MOST_PARTITIONS` nothing is kept.
+        partitions: Number of partitions of the run; above `MOST_PARTITIONS` nothing is kept.
     """
 
     partitions: int
@@ -59,7 +60,7 @@ class PartitionPerf:
     _custom: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict, init=False)
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event."""
+        """Handle an event."""
         if self.partitions > MOST_PARTITIONS or not isinstance(event, TaskFinished):
             return
         at = event.partition
@@ -77,7 +78,7 @@ class PartitionPerf:
                     custom[key] = custom.get(key, 0.0) + value
 
     def of(self, partition: int) -> list[StagePerfStats]:
-        """One record per stage, in the order in which stages were first called; empty if this run did not do it."""
+        """One record per stage, in the order of their first calls; empty if this run did not process the partition."""
         return [
             StagePerfStats(
                 name,
@@ -102,9 +103,9 @@ class OutputState:
     quarantined: int = 0
 
     def files(self, perf: PartitionPerf) -> list[Task[Any]]:
-        """A task for each committed partition, in source order; those of this run carry what their stages cost."""
+        """One task per committed partition, in source order; those of this run carry the cost of their stages."""
         found: list[tuple[int, str, Task[Any]]] = []
-        for entry in Manifest(self.folder).scan():  # one by one: there can be very many
+        for entry in Manifest(self.folder).scan():  # one at a time: there can be very many
             paths = [self.folder.join(file.path) for file in entry.files]
             metadata = {"partition_id": entry.partition, "rows": entry.rows_written}
             task = FileGroupTask(data=paths, _stage_perf=perf.of(entry.index), _metadata=metadata)
@@ -113,26 +114,26 @@ class OutputState:
         return list(map(itemgetter(2), sorted(found, key=itemgetter(0, 1))))
 
     def summarize(self, sink: SinkStage) -> None:
-        """Write what the writer says about the output as a whole, now that every partition is committed."""
+        """Write the writer's summary of the whole output, after every partition is committed."""
         summary = sink.summary(self.folder)
         if summary is not None:
             write_summary(self.folder, summary)
 
     def check_whole(self, partitions: int) -> None:
-        """Make sure that all that was committed is still there, and that no other pipeline has written here meanwhile.
+        """Check that all committed files still exist, and that no other pipeline wrote to this folder meanwhile.
 
         Args:
-            partitions: How many there must be.
+            partitions: Expected number of partitions.
 
         Raises:
-            ResumeError: Another pipeline has; the message names what differs.
-            OutputError: Something is gone.
+            ResumeError: Another pipeline did; the message names the differences.
+            OutputError: Something is missing.
         """
         digest = self.plan.settings.plan_digest
         recorded = read_plan(self.folder)
         if recorded is not None and plan_digest(recorded) != digest:
             check_plan(self.folder, self.plan.description)  # says what differs
-        # Where the same run goes on in another process too, entries and files are being replaced: look again.
+        # If the same run continues in another process as well, entries and files are being replaced: check again.
         for pause_s in (0.2, 1.0, 0.0):
             other, gone, left = self._missing(partitions, digest)
             if other or not (gone or left > 0):
@@ -140,23 +141,24 @@ class OutputState:
             time.sleep(pause_s)
         if other:
             raise ResumeError(
-                f"During this run another pipeline has written to {self.folder.path}: {len(other)} partitions, "
-                f"{other[0]} the first, are not of this run. Give each its own folder, and start over with --fresh "
-                "(fresh=True).",
+                f"Another pipeline wrote to {self.folder.path} during this run: {len(other)} partitions, starting "
+                f"with {other[0]}, do not belong to this run. Use a separate folder for each, and start over with "
+                "--fresh (fresh=True).",
                 path=str(self.folder.path),
                 partitions=other,
             )
         if gone or left > 0:
-            lost = f"{plural(len(gone), 'file')}, such as {gone[0]}, changed or gone" if gone else ""
+            lost = f"{plural(len(gone), 'file')}, such as {gone[0]}, changed or missing" if gone else ""
             lost += f"{', ' if gone else ''}{plural(left, 'partition')} without a record" if left > 0 else ""
             raise OutputError(
-                f"The output {self.folder.path} is not whole: {lost}, though all of it was written. Something else "
-                "removed or changed files during the run. Run the same command again: only what is missing is redone.",
+                f"The output {self.folder.path} is incomplete: {lost}, although everything was written. Something "
+                "else removed or changed files during the run. Run the same command again: only what is missing is "
+                "redone.",
                 path=str(self.folder.path),
             )
 
     def _missing(self, partitions: int, digest: str) -> tuple[list[str], list[str], int]:
-        """Partitions of another plan, files that are not as committed, and how many partitions have no entry."""
+        """Partitions of another plan, files that differ from the committed ones, and the number of missing entries."""
         there: dict[str, int] = {}
         roots = [self.folder.record] if self.folder.ending is not None else [self.folder.record, self.folder.path]
         for root in roots:
@@ -186,26 +188,26 @@ def open_output(
     searched: Sequence[str] = (),
     files: SourceFiles | None = None,
 ) -> OutputState:
-    """Make the output ready and find out which partitions are already there.
+    """Prepare the output and find the partitions that are already done.
 
     Args:
         folder: The output.
         sink: The writer.
         plan: The plan.
         partitions: All partitions of the input.
-        fresh: Remove what an earlier run left.
+        fresh: Remove the results of an earlier run.
         alarms: When to raise an alarm at the end.
-        searched: Folders in which the source looks for files.
-        files: What became of the files of the input.
+        searched: Folders that the source searches for files.
+        files: What happened to the files of the input.
 
     Raises:
         OutputError: The output cannot be written, or must be empty and is not.
-        ResumeError: What lies there was made by another plan or from other inputs.
+        ResumeError: The existing output was made by another plan or from other inputs.
     """
     begun, absent = _checked(folder, sink, partitions, searched, write=True, fresh=fresh)
     manifest = Manifest(folder)
     try:
-        previous = read_run(folder)  # also when this run starts over: its input can be compared
+        previous = read_run(folder)  # also when starting over: the inputs can be compared
     except VerificationError:
         previous = None
     resume = Resume()
@@ -254,11 +256,11 @@ def open_output(
 
 
 def keep_recorded_names(folder: RunFolder, stages: Sequence[Any]) -> None:
-    """Call filters as an output of an earlier version calls them: its record keeps one name for each."""
+    """Use the filter names of an output made by an earlier version, whose record keeps one name per filter."""
     try:
         plan = read_plan(folder)
     except (GristmillError, OSError):
-        return  # opening the output says what is wrong with it
+        return  # opening the output reports what is wrong with it
     recorded = {} if plan is None else {str(stage.get("name")): stage for stage in plan.get("stages") or ()}
     for stage in stages if recorded else ():
         if stage.name not in recorded and earlier_name(stage.name) in recorded:
@@ -286,11 +288,11 @@ def preview_output(
     *,
     searched: Sequence[str] = (),
 ) -> Resume:
-    """What `open_output` would find, without writing anything; that the output can be written is not tried.
+    """What `open_output` would find, without writing anything; does not check that the output is writable.
 
     Raises:
-        OutputError: As `open_output` does.
-        ResumeError: As `open_output` does.
+        OutputError: See `open_output`.
+        ResumeError: See `open_output`.
     """
     begun, absent = _checked(folder, sink, partitions, searched, write=False)
     if not begun or absent or sink.mode == "overwrite":
@@ -298,7 +300,7 @@ def preview_output(
     return preview(folder, partitions, plan.description, salvage=plan.settings.salvage)
 
 
-# --- what may be there ---
+# --- what may already exist ---
 
 
 def _checked(
@@ -310,9 +312,9 @@ def _checked(
     write: bool,
     fresh: bool = False,
 ) -> tuple[bool, bool]:
-    """Whether partitions are committed, once it is clear that an output may be written to; and whether it is deleted.
+    """Whether partitions are committed, and whether the output was deleted, once writing to it is known to be allowed.
 
-    Where only its record is left, a run starts over.
+    If only its record is left, a run starts over.
     """
     there = os.path.lexists(folder.path) if is_local(folder.path) else bool(folder.walk(folder.path))
     if folder.ending is not None:
@@ -322,61 +324,61 @@ def _checked(
     check_strangers(folder, sink.mode, sink.extension, partitions)
     begun = next(Manifest(folder).scan(), None) is not None
     absent = begun and not there
-    if absent and (folder.ending is not None or not is_local(folder.path)):  # such a one without documents is not there
+    if absent and (folder.ending is not None or not is_local(folder.path)):  # one without documents does not count
         absent = any(entry.files for entry in Manifest(folder).scan())
     if begun and sink.mode == "error" and not fresh and not absent:
         raise OutputExistsError(
-            f"{sink.path} already holds the output of a run, and the writer has mode='error'. Write to another folder, "
-            "or use mode='ignore' to go on with it or mode='overwrite' to replace it.",
+            f"{sink.path} already holds the output of a run, and the writer has mode='error'. Write to another "
+            "folder, or use mode='ignore' to resume it or mode='overwrite' to replace it.",
             path=sink.path,
         )
     return begun, absent
 
 
 def check_single(folder: RunFolder, extension: str, partitions: Sequence[Partition]) -> None:
-    """Make sure that an output which is one file (its name has an `ending`) can be one.
+    """Check that an output that is a single file (its name has an `ending`) is possible.
 
     Args:
         folder: The output.
-        extension: The end of the names that its writer gives.
+        extension: File extension that its writer uses.
         partitions: The input.
 
     Raises:
-        OutputError: Its name stands for another format, or there are several input files.
+        OutputError: The file name implies another format, or there are several input files.
     """
     if (format_of(folder.path), codec_of(folder.path)) != (format_of(extension), codec_of(extension)):
         raise OutputError(
-            f"The output {folder.path} ends with {folder.ending}, but the writer makes {extension} files. Name the file"
-            " or the writer otherwise (--output-filetype, --compression), or name a folder.",
+            f"The output {folder.path} ends with {folder.ending}, but the writer writes {extension} files. Change the "
+            "file name or the format (--output-filetype, --compression), or pass a folder.",
             path=folder.path,
         )
     if len(partitions) > 1:
         files = len({piece.path for partition in partitions for piece in partition.ranges})
         raise OutputError(
-            f"The output {folder.path} is one file, and the input is {plural(files, 'file')} in "
-            f"{plural(len(partitions), 'partition')}. Name a folder to write to.",
+            f"The output {folder.path} is a single file, but the input is {plural(files, 'file')} in "
+            f"{plural(len(partitions), 'partition')}. Pass a folder to write to.",
             path=folder.path,
         )
 
 
 def check_usable(folder: RunFolder, *, write: bool = True) -> None:
-    """Fail now, and not after the first partition, if the output or its record cannot be written.
+    """Fail now rather than after the first partition if the output or its record is not writable.
 
     Args:
         folder: The output.
         write: Also try to write a file.
 
     Raises:
-        OutputError: A path is a file or goes through one, or nothing can be written.
+        OutputError: A path is a file or leads through one, or is not writable.
     """
-    elsewhere = " The record of the run goes there: name another place for it with --record (record_path=…)."
+    elsewhere = " The record of the run goes there: choose another place for it with --record (record_path=…)."
     for path, what, advice in ((folder.data_folder, "output", ""), (folder.record, "record", elsewhere)):
         place = path
         while is_local(path) and not os.path.lexists(place) and os.path.dirname(place) != place:
             place = os.path.dirname(place)
         if is_local(path) and not os.path.isdir(place):
             raise OutputError(
-                f"The {what} folder {path} cannot be made: {place} is a file. Check the output path.{advice}",
+                f"The {what} folder {path} cannot be created: {place} is a file. Check the output path.{advice}",
                 path=path,
             )
         if write:
@@ -390,25 +392,25 @@ def check_usable(folder: RunFolder, *, write: bool = True) -> None:
     for name in os.listdir(folder.record) if is_local(folder.record) and os.path.isdir(folder.record) else ():
         if os.path.islink(f"{folder.record}/{name}"):
             raise OutputError(
-                f"{folder.record}/{name} is a symbolic link, and nothing in a record may lead elsewhere. Remove it.",
+                f"{folder.record}/{name} is a symbolic link, and links are not allowed in a record. Remove it.",
                 path=f"{folder.record}/{name}",
             )
 
 
 def check_apart(folder: RunFolder, partitions: Sequence[Partition], searched: Sequence[str]) -> None:
-    """Make sure that an output, its record and its input are not mixed up.
+    """Check that an output, its record and its input do not overlap.
 
     Args:
         folder: The output.
         partitions: The input.
-        searched: The folders in which input files are looked for.
+        searched: Folders that are searched for input files.
 
     Raises:
-        OutputError: The output holds files of the input, which it could replace, or lies where input files are
-            looked for, so that the next run would take it for input; or the record does not lie apart from it.
+        OutputError: The output contains input files, which it could overwrite, or is inside a folder that is searched
+            for input, so that the next run would read it; or the record overlaps with it.
     """
     root, record = folder.path, folder.record
-    outside = "Name a place for the record with --record (record_path=…)"
+    outside = "Choose another place for the record with --record (record_path=…)"
     if f"{root}/".startswith(f"{record}/") or (record.startswith(f"{root}/") and record != f"{root}/{RECORD_FOLDER}"):
         raise OutputError(
             f"The output {root} and its record {record} overlap. {outside} outside the output.", path=root
@@ -426,7 +428,7 @@ def check_apart(folder: RunFolder, partitions: Sequence[Partition], searched: Se
     for partition in partitions:
         for piece in partition.ranges:
             if piece.path == root:
-                raise OutputError(f"The output {root} is the input file. Write to another one.", path=root)
+                raise OutputError(f"The output {root} is the input file. Write to a different file.", path=root)
             if _is_read_below(piece.path, root):
                 raise OutputError(
                     f"The output folder {root} holds the input file {piece.path}. Write to another folder.",
@@ -435,23 +437,23 @@ def check_apart(folder: RunFolder, partitions: Sequence[Partition], searched: Se
     for path in searched:
         if _is_read_below(root, path.rstrip("/")):
             raise OutputError(
-                f"The output {root} lies inside the input folder {path}, so that the next run would read it as input. "
-                "Write beside the input, or name the input files by a pattern that leaves the output out.",
+                f"The output {root} is inside the input folder {path}, so the next run would read it as input. Write "
+                "beside the input, or select the input files by a pattern that excludes the output.",
                 path=root,
             )
 
 
 def check_strangers(folder: RunFolder, mode: str, extension: str, partitions: Sequence[Partition]) -> None:
-    """Refuse to replace files that no run has written, unless the writer is told to.
+    """Refuse to overwrite files that were not written by a run, unless the writer allows it.
 
     Args:
         folder: The output.
-        mode: That of the writer.
-        extension: The end of its file names.
-        partitions: What will be written.
+        mode: The writer's mode.
+        extension: Extension of its files.
+        partitions: The partitions that will be written.
 
     Raises:
-        OutputExistsError: There are some, or the record is that of another output.
+        OutputExistsError: There are such files, or the record belongs to another output.
     """
     if folder.has_run():
         _check_owner(folder)
@@ -463,17 +465,17 @@ def check_strangers(folder: RunFolder, mode: str, extension: str, partitions: Se
             there.append(name)
         elif rest[0] not in RECORD_NAMES and rest[0][0] != "." and not folder.exists(folder.record_path("workflow")):
             raise OutputExistsError(
-                f"{folder.record} holds {rest[0]!r}, which is not part of the record of a run. Name another place for "
-                "the record with --record (record_path=…).",
+                f"{folder.record} holds {rest[0]!r}, which is not part of the record of a run. Choose another place "
+                "for the record with --record (record_path=…).",
                 path=folder.record,
             )
-    # Asked again: another process may have begun meanwhile, and it notes its plan before it writes anything.
+    # Checked again: another process may have started meanwhile, and it records its plan before it writes anything.
     if mode == "overwrite" or not there or folder.has_run():
         return
     if mode == "error":
         raise OutputExistsError(
-            f"There is something at {folder.path} ({folder.shown(there[0])!r}), and the writer has mode='error'. Write "
-            "to another place, or use mode='ignore' to write beside what is there.",
+            f"{folder.path} is not empty ({folder.shown(there[0])!r}), and the writer has mode='error'. Write to "
+            "another folder, or use mode='ignore' to write beside the existing files.",
             path=folder.path,
         )
     ours = {folder.relative(folder.data_path(part.name or part.id, extension)) for part in partitions}
@@ -482,14 +484,14 @@ def check_strangers(folder: RunFolder, mode: str, extension: str, partitions: Se
         more = f" and {len(replaced) - 1} more" if len(replaced) > 1 else ""
         held = f"folder {folder.path} holds {replaced[0]!r}{more}," if folder.ending is None else f"{folder.path} was"
         raise OutputExistsError(
-            f"The output {held} written by no run, and the output would replace it. Write to another place, move it "
-            "away, or use the writer's mode='overwrite'.",
+            f"The output {held} not written by a run; it would be overwritten. Write to another place, move it away, "
+            "or use the writer's mode='overwrite'.",
             path=folder.path,
         )
 
 
 def _check_owner(folder: RunFolder) -> None:
-    """Refuse a record that was asked for and is that of another output; of a moved one nothing is left there."""
+    """Refuse an explicitly chosen record that belongs to another output; a moved output leaves nothing behind."""
     if folder.record in (f"{folder.path}{RECORD_SUFFIX}", f"{folder.path}/{RECORD_FOLDER}"):
         return
     try:
@@ -498,13 +500,13 @@ def _check_owner(folder: RunFolder) -> None:
         return
     if owner != folder.path and (os.path.lexists(owner) if is_local(owner) else folder.walk(owner)):
         raise OutputExistsError(
-            f"{folder.record} is the record of {owner}. Name another place for that of {folder.path} with --record "
-            "(record_path=…).",
+            f"{folder.record} is the record of {owner}. Choose another place for the record of {folder.path} with "
+            "--record (record_path=…).",
             path=folder.record,
         )
 
 
 def _is_read_below(path: str, folder: str) -> bool:
-    """Whether a reader of `folder` would read `path`: it lies there, and no name on the way is one that it skips."""
+    """Whether a reader of `folder` would read `path`: it is inside, and no part of its path has a skipped name."""
     below = path.removeprefix(f"{folder}/")
     return below != path and not any(skip_reason(name, folder=True) for name in below.split("/"))

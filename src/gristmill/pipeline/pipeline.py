@@ -1,4 +1,4 @@
-"""The pipeline: a named list of stages that can be explained and run."""
+"""The pipeline: a named list of stages that can be described and run."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 Stage = ProcessingStage[Any, Any]
 _NOT_ON_RAY = (
-    "RAY_ADDRESS names a Ray cluster, but this run uses the local executor. To run on the cluster, pass "
+    "RAY_ADDRESS points to a Ray cluster, but this run uses the local executor. To run on the cluster, pass "
     'executor="ray_data" (--executor ray_data).'
 )
 
 
 class Pipeline:
-    """Stages in the order in which documents pass them.
+    """A named sequence of stages that documents pass through in order.
 
     Args:
-        name: How the pipeline is called in reports.
-        description: For people.
-        stages: The stages to begin with; more can be added.
-        config: Kept with the pipeline for the caller's own use.
+        name: Name of the pipeline in reports.
+        description: Free text for people.
+        stages: Initial stages; more can be added.
+        config: Stored with the pipeline for the caller's own use.
 
     Example:
         >>> pipeline = Pipeline(name="clean")
@@ -56,7 +56,7 @@ class Pipeline:
             self.add_stage(stage)
 
     def add_stage(self, stage: Stage) -> Pipeline:
-        """Append a stage; gives the pipeline back, so that calls can be chained."""
+        """Append a stage. Returns the pipeline, so that calls can be chained."""
         if not isinstance(stage, ProcessingStage):
             from gristmill.pipeline.not_a_stage import not_a_stage
 
@@ -66,7 +66,7 @@ class Pipeline:
         return self
 
     def build(self) -> list[Stage]:
-        """The stages with composites expanded, after the checks that need no input."""
+        """The stages with composites expanded, after all checks that need no input."""
         from gristmill.pipeline.planner import draft, expand
 
         flat = expand(self.stages)
@@ -74,7 +74,7 @@ class Pipeline:
         return flat
 
     def describe(self) -> str:
-        """The pipeline as it was put together: its stages and what they read and give."""
+        """The pipeline as it was defined: its stages and the columns they read and write."""
         lines = [f"Pipeline: {self.name}"]
         if self.description:
             lines.append(f"Description: {self.description}")
@@ -85,7 +85,7 @@ class Pipeline:
             if not isinstance(needed, dict) and needed[1]:
                 lines.append(f"   reads: {', '.join(needed[1])}")
             if given[1]:
-                lines.append(f"   gives: {', '.join(given[1])}")
+                lines.append(f"   writes: {', '.join(given[1])}")
         return notebook.ShownText("\n".join(lines))
 
     def explain(
@@ -98,10 +98,10 @@ class Pipeline:
         record_path: str | os.PathLike[str] | None = None,
         salvage: bool = False,
     ) -> str:
-        """What a run would do: partitions, segments, workers, resources, and what of the output is there already.
+        """Describe what a run would do: partitions, segments, workers, resources, and how much of the output exists.
 
-        Reads only listings, a few records and the manifest of the output. The options are those of `run` that make
-        output another one, and the place of the record.
+        Reads only listings, a few records and the manifest of the output. The options are those of `run` that affect
+        the output, and the location of the record.
         """
         from gristmill.backends.registry import as_executor
         from gristmill.pipeline.explanation import explain
@@ -140,32 +140,35 @@ class Pipeline:
         A run with a writer can be interrupted at any time; run it again to resume.
 
         Args:
-            executor: Where to run: an executor, or a name (`local`, `ray_data`, `xenna`); the local one by default.
-            initial_tasks: Tasks to begin with, for a pipeline without a reader.
-            checkpoint_path: Accepted for scripts that give one; the record beside the output holds what resuming needs.
-            fresh: Remove what an earlier run of this output left, and start over.
-            error_budget: How many records may be quarantined: a float in [0, 1] is a share of all records (never
-                fewer than 10, but for 0.0), an int a number, None no limit. Beyond it the run fails.
-            ignore_failures: Quarantine documents on which a stage raises, instead of failing; by default what the
-                executor's configuration says. With False an error does not advise it either.
-            salvage: Keep the documents before the damage of a damaged input file, unproved and marked as such. By
-                default nothing of such a file is kept. Either way the records that it lost count as quarantined.
-            id_field: The column that holds the documents' ids, for the ledger.
-            url_field: The column that holds their URLs, for the ledger.
-            scores: `decisive` records the score that decided; `all` every score of every document.
-            alarm_share: The report has an alarm for a stage that drops more than this share; None for none.
-            record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`; later
-                questions about the run have to name the same place.
+            executor: Where to run: an executor or a name (`local`, `ray_data`, `xenna`). Defaults to the local
+                executor.
+            initial_tasks: Tasks to start with, for a pipeline without a reader.
+            checkpoint_path: Accepted for compatibility and ignored: the record beside the output holds everything
+                needed to resume.
+            fresh: If True, discard the results of an earlier run of this output and start over.
+            error_budget: How many records may be quarantined before the run fails: a float in [0, 1] is a share of all
+                records (at least 10 records, except for 0.0), an int a number, None no limit.
+            ignore_failures: If True, quarantine documents on which a stage raises instead of failing. Defaults to the
+                executor's configuration. If False, error messages do not suggest it either.
+            salvage: If True, keep the readable documents of a damaged input file, marked as unverified. By default such
+                a file is skipped entirely. Either way, the lost records count as quarantined.
+            id_field: Column that holds document ids, for the ledger.
+            url_field: Column that holds document URLs, for the ledger.
+            scores: `decisive` records the deciding score of each dropped document, `all` every score of every document.
+            alarm_share: Add an alarm to the report for each stage that drops more than this share; None for no alarms.
+            record_path: Where to keep the record of the run, instead of `OUTPUT.gristmill` beside the output; later
+                commands about the run need the same path.
             listeners: Called with every event of the run.
-            progress: False shows nothing on stderr. Else a table renews itself on a terminal; elsewhere notices are
-                written as they come, and a line of progress per `logging_interval` of the executor.
-            keep_steps: Keep the intermediate files of a pipeline with deduplications, which are removed at its end.
-            metrics_port: A port of this machine at which Prometheus finds the metrics of the run; 0 takes a free one,
-                which is told. Needs the extra `monitor`.
-            metrics_file: A file for the same metrics, renewed every ten seconds and at the end.
-            report: Write `report.html` into the record when the run has ended, however it ended.
-            profile: Sample where the time goes, on the local executor: `profile.html` and `profile.json` in the record,
-                and `profile` of the result.
+            progress: If False, show nothing on stderr. Otherwise show a live table on a terminal; elsewhere, notices as
+                they occur and a progress line per `logging_interval` of the executor.
+            keep_steps: Keep the intermediate files of a pipeline with deduplication, which are removed at the end by
+                default.
+            metrics_port: Local port on which to serve Prometheus metrics; 0 picks a free port and reports it. Needs the
+                extra `monitor`.
+            metrics_file: File to write the same metrics to, every ten seconds and at the end.
+            report: Write `report.html` to the record when the run ends, even if it fails.
+            profile: Profile the run (local executor only): writes `profile.html` and `profile.json` to the record and
+                sets `profile` of the result.
         """
         from gristmill.backends.registry import as_executor
         from gristmill.pipeline.run import NEEDS_ALL, Options, begun_run
@@ -227,7 +230,7 @@ class Pipeline:
                 result.profile = found
             return result
         except StageFailedError as error:
-            # Its message has the traceback of the stage; the way through the engine would only stand before it.
+            # The message has the stage's traceback; that of the engine would only obscure it.
             shown = _advised(error) if ignore_failures is None else error
             raise shown.with_traceback(None) from None
         finally:
@@ -237,7 +240,7 @@ class Pipeline:
                 session.close()
 
     def replay(self, executor: BaseExecutor | str | None = None, **options: Any) -> ReplayReport:
-        """Redo the partitions of this pipeline's output that hold quarantined records, after a fix.
+        """Process quarantined records of this pipeline's output again, after a fix.
 
         Takes the options of `gristmill.pipeline.replay.replay`.
         """
@@ -252,8 +255,8 @@ class Pipeline:
 
 
 def _advised(error: StageFailedError) -> StageFailedError:
-    """The error with the way to go on without the documents it is about, where there is one."""
+    """The error, with advice on how to continue without the affected documents where that is possible."""
     if not error.facts.get("can_be_ignored"):
         return error
-    advice = "To set such documents aside instead, run with --ignore-failures (ignore_failures=True)."
+    advice = "To quarantine such documents instead, run with --ignore-failures (ignore_failures=True)."
     return type(error)(f"{error.message} {advice}", **error.facts)

@@ -1,6 +1,6 @@
 """Turns the stages of a pipeline into an execution plan: expand, check, fuse.
 
-Everything that can be known to fail is found here, before any data is read.
+Every predictable failure is found here, before any data is read.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _TAKES_ALL = attrgetter("takes_all_files")
 _MANY_PARTITIONS, _TINY_BYTES = 20, 100_000
 _LARGE_BYTES = 256 * 10**6
 _ranges = attrgetter("ranges")
-"""So many partitions with less than so much each are worth a note: no batch crosses the border of a partition."""
+"""A notice is shown for at least this many partitions below this size: no batch spans several partitions."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """A plan in the making: the source, the stages that documents pass, and the last of them if it is a writer."""
+    """A plan in progress: the source, the stages that documents pass, and the last one if it is a writer."""
 
     source: SourceStage | None
     stages: list[Stage]
@@ -41,13 +41,14 @@ class Draft:
 
 
 draft_hooks: list[Callable[[Draft], None]] = []
-"""Called with every draft, which they may change; `gristmill.compat` takes one shard of the input by it."""
+"""Called with every draft, which they may change; `gristmill.compat` uses it to select one shard of the input."""
 
 
 def expand(stages: Sequence[Stage]) -> list[Stage]:
     """The stages with every composite replaced by its parts, at any depth.
 
-    A user cannot see the names of parts, so one that is taken (the same classifier is used twice, say) gets a number.
+    Users cannot see the names of parts, so a duplicate name (the same classifier used twice, for example) gets a
+    number.
     """
     flat: list[Stage] = []
     taken: set[str] = set()
@@ -72,7 +73,7 @@ def expand(stages: Sequence[Stage]) -> list[Stage]:
 
 
 def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
-    """Expand the stages and check what does not need the input.
+    """Expand the stages and run the checks that need no input.
 
     Raises:
         PlanningError: The stages cannot form a pipeline.
@@ -98,16 +99,16 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
                 "To write twice, run two pipelines.",
                 stage=stage.name,
             )
-    # A shallow copy: its files, where they are listed already, can be very many.
+    # A shallow copy: the list of its files can be very long.
     source = copy(flat[0]) if isinstance(flat[0], SourceStage) else None
     if source is not None and has_initial_tasks:
-        raise PlanningError("The pipeline has a reader and was given initial_tasks; give it one of the two.")
+        raise PlanningError("The pipeline has a reader and was also given initial_tasks; use one of the two.")
     rest = [own_copy(stage) for stage in (flat[1:] if source is not None else flat)]
     for stage in rest:
         if stage.batch_size != 1 and not is_batch_size(stage.batch_size):
             raise PlanningError(
-                f"Stage {stage.name!r} has batch_size={stage.batch_size!r}; give a whole number of tasks, at least 1, "
-                "or None for one at a time.",
+                f"Stage {stage.name!r} has batch_size={stage.batch_size!r}; it must be a whole number of tasks, at "
+                "least 1, or None for one at a time.",
                 stage=stage.name,
             )
     if not rest:
@@ -131,12 +132,12 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
 
 
 def _misplaced_source(stages: Sequence[Stage], source: Stage) -> PlanningError:
-    """What to say of a source that is not the first stage: as it was written, not by the part that finds files."""
+    """The message for a source that is not the first stage, in terms of the stage the user wrote."""
     for before, stage in pairwise(stages):
         if any(isinstance(part, SourceStage) for part in expand([stage])):
             return PlanningError(
                 f"A reader must be the first stage: {type(stage).__name__} ({stage.name!r}) was found after "
-                f"{before.name!r}. To read several places, give one reader file_paths=[…, …].",
+                f"{before.name!r}. To read several places, pass file_paths=[…, …] to one reader.",
                 stage=stage.name,
             )
     return PlanningError(f"A reader must be the first stage, but {source.name!r} is not.", stage=source.name)
@@ -161,7 +162,7 @@ def _begins(stage: Stage) -> bool:
 
 
 def declared_columns(stages: Sequence[Stage]) -> tuple[list[str], list[str]]:
-    """The columns that the stages say they read and no earlier one of them provides, and those that they provide."""
+    """The columns that stages read and no earlier stage provides, and the columns that they provide."""
     wanted: dict[str, None] = {}
     provided: dict[str, None] = {}
     for stage in stages:
@@ -176,15 +177,15 @@ def declared_columns(stages: Sequence[Stage]) -> tuple[list[str], list[str]]:
 
 
 def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[str]:
-    """Follow the columns from the source through the stages.
+    """Track the columns from the source through the stages.
 
     Returns:
-        Notes about columns that were not seen and may yet turn up (where they do not, the stage fails), and about
-        columns of the input that a stage uses for something else.
+        Notes about columns that were not seen but may still appear (if not, the stage fails), and about input columns
+        that a stage overwrites.
 
     Raises:
-        MissingColumnError: A stage reads a column that is not there when its turn comes.
-        PlanningError: A stage reads text from a column that holds none, or would replace a text by its results.
+        MissingColumnError: A stage reads a column that does not exist at that point.
+        PlanningError: A stage reads text from a column of another type, or would overwrite a text with its results.
     """
     notes: list[str] = []
     if found is None:
@@ -203,9 +204,9 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
         for name in needed:
             if name not in known and not found.complete:
                 notes.append(
-                    f"{stage.name} needs the column {name!r}, which none of the {found.looked_at} has that planning "
-                    f"has looked at; they have {', '.join(map(repr, known)) or 'none'}.{did_you_mean(name, known)} "
-                    "Batches without it make the stage fail."
+                    f"{stage.name} reads column {name!r}, which is missing from all {found.looked_at} sampled (found: "
+                    f"{', '.join(map(repr, known)) or 'none'}).{did_you_mean(name, known)} The stage fails on batches "
+                    "without it."
                 )
                 known[name] = None
             elif name not in known:
@@ -213,10 +214,10 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                 name_it = f"with {stage.text_parameter}" if is_text else "in the stage's parameters"
                 name_it += " (--text-field)" if is_text and stage.text_parameter != "url_field" else ""
                 raise MissingColumnError(
-                    f"Stage {stage.name!r} needs the column {name!r}, but there are only "
-                    f"{', '.join(map(repr, known)) or 'none'} (from {found.looked_at}).{did_you_mean(name, known)} "
-                    f"Name the right one {name_it}, or add a stage before it that gives {name!r}"
-                    f"{', such as HtmlExtractor' if is_text and 'html' in known else ''}.{found.beside}",
+                    f"Stage {stage.name!r} reads column {name!r}, which is missing (found: "
+                    f"{', '.join(map(repr, known)) or 'none'}, from {found.looked_at}).{did_you_mean(name, known)} "
+                    f"Name the right one {name_it}, or add a stage before it that writes "
+                    f"{name!r}{', such as HtmlExtractor' if is_text and 'html' in known else ''}.{found.beside}",
                     stage=stage.name,
                     column=name,
                     available=list(known),
@@ -224,24 +225,26 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                 )
         for name in reads:
             if name in not_text:
-                cause = f"({stage.text_parameter}) holds {not_text[name]} in {found.looked_at}: name a column of text."
+                cause = f"({stage.text_parameter}) holds {not_text[name]} in {found.looked_at}: use a text column."
                 raise _no_text(stage, name, cause)
         stage.check_columns(list(known))
         for name in needed:
             if owners.get(name) is not None:
-                del owners[name]  # somebody has read what a stage has written there
+                del owners[name]  # a later stage has read what was written there
         for name in stage.filled_columns():
             if name in known and not stage.fills_text and name in chain.from_iterable(texts):
-                raise _no_text(stage, name, "holds text, which its results would replace: give it another column.")
+                raise _no_text(
+                    stage, name, "holds text, which the stage's results would overwrite: choose another column."
+                )
             if name in owners and owners[name] is None:
                 notes.append(
-                    f"{stage.name} writes column {name!r}, which the input already has: the values of the input are "
-                    "replaced. Give the stage another column to keep them."
+                    f"{stage.name} writes column {name!r}, which the input already has: the input values are "
+                    "overwritten. Choose another column for the stage to keep them."
                 )
             elif name in owners:
                 notes.append(
                     f"{stage.name} overwrites column {name!r}, written by {owners[name]} before any stage reads it. "
-                    "Give one of the two another column."
+                    "Choose another column for one of them."
                 )
             owners[name] = stage.name
         known.update(dict.fromkeys(provided))
@@ -253,12 +256,12 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
 
 
 def _no_text(stage: Stage, column: str, cause: str) -> PlanningError:
-    """The error for a column of text that holds something else, or would."""
+    """The error for a text column that holds something else, or would."""
     return PlanningError(f"Stage {stage.name!r}: column {column!r} {cause}", stage=stage.name, column=column)
 
 
 def fuse_stages(stages: Sequence[Stage]) -> list[Stage]:
-    """The stages with runs of them replaced by single ones, where the first of a run offers it."""
+    """The stages with fusible runs replaced by single stages, as offered by the first stage of a run."""
     fused: list[Stage] = []
     place = 0
     while place < len(stages):
@@ -273,10 +276,10 @@ def fuse_stages(stages: Sequence[Stage]) -> list[Stage]:
 
 
 def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
-    """What a worker of the stage gets on this executor.
+    """The resources of a worker of the stage on this executor.
 
     Raises:
-        ResourcesError: No worker here can ever have it.
+        ResourcesError: No worker here can provide them.
     """
     asked = stage.resources
     needs_gpu = asked.gpus or asked.gpu_memory_gb
@@ -286,17 +289,17 @@ def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
             return Resources(cpus=asked.cpus)
         amount = f"gpus={asked.gpus:g}" if asked.gpus else f"gpu_memory_gb={asked.gpu_memory_gb:g}"
         raise ResourcesError(
-            f"Stage {stage.name!r} asks for a GPU ({amount}), but this executor has none. Run it where "
-            "there is one, tell the executor about slots with num_gpus, or use "
+            f"Stage {stage.name!r} requests a GPU ({amount}), but this executor has none. Run it on a machine with "
+            "one, declare slots with the executor's num_gpus, or use "
             f".with_(resources=Resources(cpus={asked.cpus:g})).",
             stage=stage.name,
             asked=asked,
         )
     if asked.cpus > capacity.largest_node_cpus:
         raise ResourcesError(
-            f"Stage {stage.name!r} asks for {asked.cpus:g} CPUs per worker, but a worker can have at most "
-            f"{capacity.largest_node_cpus:g} here. Ask for less: .with_(resources=Resources(cpus="
-            f"{max(1, int(capacity.largest_node_cpus))})).",
+            f"Stage {stage.name!r} requests {asked.cpus:g} CPUs per worker, but a worker can have at most "
+            f"{capacity.largest_node_cpus:g} here. Request fewer: "
+            f".with_(resources=Resources(cpus={max(1, int(capacity.largest_node_cpus))})).",
             stage=stage.name,
             asked=asked,
         )
@@ -308,7 +311,7 @@ def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
         raise ResourcesError(f"Stage {stage.name!r}: {error}", stage=stage.name, asked=asked) from error
     if gpus > capacity.largest_node_gpus:
         raise ResourcesError(
-            f"Stage {stage.name!r} asks for {gpus:g} GPUs per worker, but a worker can have at most "
+            f"Stage {stage.name!r} requests {gpus:g} GPUs per worker, but a worker can have at most "
             f"{capacity.largest_node_gpus:g} here.",
             stage=stage.name,
             asked=asked,
@@ -369,10 +372,10 @@ def finish(
     segments = make_segments(fuse_stages(stages), capacity, notes, share=share_workers)
     if sketch.source is not None and len(segments) > 1 and len(partitions) >= _MANY_PARTITIONS:
         size = sum(part.size for partition in partitions for part in partition.ranges) // len(partitions)
-        if 0 <= size < _TINY_BYTES:  # below zero where nobody knows the sizes
+        if 0 <= size < _TINY_BYTES:  # below zero if the sizes are unknown
             notes.append(
-                f"{len(partitions)} partitions of about {format_size(size)}: later stages get small batches. Put files "
-                "together with blocksize='128MB' or files_per_partition of the reader."
+                f"{len(partitions)} partitions of about {format_size(size)}: later stages get small batches. Combine "
+                "files with the reader's blocksize='128MB' or files_per_partition."
             )
     if len(partitions) < capacity.cpus:
         for part in chain.from_iterable(map(_ranges, partitions)):
@@ -387,6 +390,7 @@ def finish(
     for stage in stages:
         if isinstance(stage, ReaderStage):
             stage.salvage = settings.salvage
-            # Documents that went on to another worker cannot be taken back when the end of their file shows damage.
+            # Documents passed on to another worker cannot be taken back when the end of their file turns out to be
+            # damaged.
             stage.checks_first = not settings.salvage and not plan.whole_partitions
     return plan

@@ -1,7 +1,7 @@
 """Processes quarantined records again, after a fix, by redoing the partitions that hold them.
 
-The partitions are read from the input and committed as in any run, so what comes out is what a run that never failed
-would have written. Partitions without quarantined records are left as they are.
+The partitions are read from the input and committed as in any run, so the result is the same as that of a run that
+never failed. Partitions without quarantined records are not touched.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What became of the quarantined records.
+    """What happened to the quarantined records.
 
     Attributes:
-        records: Quarantined records that were processed again.
-        written: Records that are now in the output because of it.
-        dropped: Records that a stage has dropped.
-        still_quarantined: Records in quarantine after the replay, of any cause and in any partition.
-        unreadable: Of these, records that the reader cannot read, whatever the stages do.
-        partitions: Partitions that were redone.
-        missing: Partitions that the run itself has not finished yet.
-        plan_changes: What is different from the plan that made the output, in words.
+        records: Number of quarantined records that were processed again.
+        written: Number of these that are now in the output.
+        dropped: Number of these that a stage dropped.
+        still_quarantined: Number of records in quarantine after the replay, of any cause and in any partition.
+        unreadable: Number of these that the reader cannot read, so that no change to a stage helps.
+        partitions: Number of partitions that were redone.
+        missing: Number of partitions that the run itself has not finished yet.
+        plan_changes: Differences from the plan that made the output, in words.
     """
 
     records: int = 0
@@ -69,8 +69,8 @@ class ReplayReport:
         )
         if self.unreadable:
             text += (
-                f". {self.unreadable} of them cannot be read, and no stage can change that: correct them in their "
-                "input file and run the pipeline again, which redoes that file"
+                f". {self.unreadable} of them cannot be read by any pipeline: correct them in their input file and "
+                "run the pipeline again, which redoes that file"
             )
         if self.missing:
             text += (
@@ -90,29 +90,29 @@ def replay(
 ) -> ReplayReport:
     """Redo the partitions of the pipeline's output that hold quarantined records.
 
-    The fields with ids and URLs and the scores to record are those of the run.
+    The id and URL columns and the scores to record are those of the run.
 
     Args:
-        pipeline: The pipeline as it is now, with the fix; its stages must have the names they had.
+        pipeline: The pipeline with the fix; its stages must have the same names as in the run.
         executor: Where to run.
-        cause: Only partitions with a record that was quarantined for this cause.
-        record_path: Where the record of the run is, if not beside the output.
+        cause: Only redo partitions with a record that was quarantined for this cause.
+        record_path: Path of the run's record, if not beside the output.
         listeners: Called with every event.
 
     Raises:
         ResumeError: The output was made by a pipeline with other stages, or the input of a partition to redo has
-            changed or is gone.
+            changed or is missing.
     """
     chosen = as_executor(executor)
     comparing = next(filter(NEEDS_ALL, pipeline.stages), None)
     if comparing is not None:
         raise ResumeError(
-            f"Stage {comparing.name!r} compares all documents, so quarantined ones cannot be processed by themselves: "
+            f"Stage {comparing.name!r} compares all documents, so quarantined ones cannot be processed separately: "
             "they may be duplicates of others. Start over with the fix: run with --fresh (fresh=True)."
         )
     sink = draft(pipeline.stages, has_initial_tasks=False).sink
     if sink is None:
-        raise ResumeError("The pipeline has no writer, so it has no output whose quarantine could be replayed.")
+        raise ResumeError("The pipeline has no writer, so there is no output whose quarantine could be replayed.")
     folder = RunFolder(sink.path, sink.storage_options, record_path=record_path)
     folder.require_run()
     recorded = (read_plan(folder) or {}).get("settings") or {}
@@ -120,7 +120,7 @@ def replay(
     manifest = Manifest(folder)
     manifest.settle()
     entries = manifest.load()
-    # What can be read of damaged files stays in the output if the run has put it there.
+    # The readable part of damaged files stays in the output if the run kept it.
     salvage = any(file.salvaged is not None for entry in entries.values() for file in entry.damaged or ())
     options = Options(ignore_failures=True, error_budget=None, salvage=salvage, record_path=folder.record, **same)
     prepared = prepare(pipeline, chosen, None, options)
@@ -178,7 +178,7 @@ def replay(
         status, error = "done", None
     elif status not in ("failed", "interrupted"):
         status = "interrupted"
-    # Written only now: a replay that is stopped leaves the record of the run as it was, its status above all.
+    # Written only now: an interrupted replay leaves the record of the run unchanged, in particular its status.
     recorder(started)
     events.emit(RunFinished(status, error))
     if folder.exists(folder.record_path("report")):
@@ -191,8 +191,8 @@ def _plan_changes(folder: RunFolder, description: Mapping[str, Any]) -> list[str
     before, now = ([stage["name"] for stage in plan.get("stages", [])] for plan in (old or description, description))
     if before != now:
         raise ResumeError(
-            f"The output was made by the stages {', '.join(before)}, and the pipeline now has {', '.join(now)}. A "
-            "replay can take a fixed stage, but not another list of stages: run with fresh=True (--fresh) instead.",
+            f"The output was made by the stages {', '.join(before)}, but the pipeline now has {', '.join(now)}. A "
+            "replay accepts a fixed stage, but not a different list of stages: run with fresh=True (--fresh) instead.",
             before=before,
             now=now,
         )
@@ -202,18 +202,18 @@ def _plan_changes(folder: RunFolder, description: Mapping[str, Any]) -> list[str
 def _partitions_to_redo(
     folder: RunFolder, dirty: Mapping[str, ManifestEntry], pending: Mapping[str, ManifestEntry], prepared: Prepared
 ) -> list[Partition]:
-    """The partitions to process, at the places they have in the output; their input must be what it was.
+    """The partitions to process, by their positions in the output; their input must be unchanged.
 
-    Those of which a commit did not finish are among them, be it that of an earlier replay.
+    Includes partitions with an unfinished commit, such as that of an interrupted replay.
     """
     here_now = {key: replace(entry, plan="") for key, entry in dirty.items()}
     found = decide(here_now, prepared.partitions, "", salvage=prepared.plan.settings.salvage)
     if found.changed:
         some = "; ".join(f"{key}: {found.reasons[key]}" for key in found.changed[:3])
         raise ResumeError(
-            f"A replay reads the input of {plural(len(dirty), 'partition')} of {folder.path} again, and "
-            f"{len(found.changed)} of them have other input than before ({some}). Run the pipeline again instead: it "
-            "redoes every partition whose input has changed.",
+            f"A replay reads the input of {plural(len(dirty), 'partition')} of {folder.path} again, but the input of "
+            f"{len(found.changed)} of them has changed ({some}). Run the pipeline again instead: it redoes every "
+            "partition whose input has changed.",
             partitions=found.changed,
         )
     here = {partition.id: partition for partition in prepared.partitions}
@@ -230,7 +230,7 @@ def _quarantined_rows(folder: RunFolder, entry: ManifestEntry) -> list[int]:
 
 
 def _decided_rows(folder: RunFolder, entry: ManifestEntry) -> tuple[set[int], set[int]]:
-    """The rows of a partition that were dropped, and those that are in quarantine."""
+    """The dropped rows of a partition, and those in quarantine."""
     if "ledger" not in entry.records:
         return set(), set()
     with folder.open(folder.join(entry.records["ledger"].path)) as stream:
@@ -241,7 +241,7 @@ def _decided_rows(folder: RunFolder, entry: ManifestEntry) -> tuple[set[int], se
 
 
 def _before(folder: RunFolder, done: int) -> tuple[str, str | None, int]:
-    """How the last run ended, and how many partitions it has in all."""
+    """How the last run ended, and its total number of partitions."""
     try:
         run = read_run(folder) or {}
     except VerificationError:

@@ -17,6 +17,7 @@ from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment
 from gristmill.errors import OutputError, PlanningError, UsageError
 from gristmill.execution.driver import ErrorBudget, Work
+from gristmill.ledger.performance import model_usage
 from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.input_files import sentence, totals
 from gristmill.ledger.record.layout import RunFolder
@@ -47,12 +48,12 @@ NEEDS_ALL = attrgetter("needs_all_documents")
 TAKES_ALL_FILES = attrgetter("takes_all_files")
 
 
-# --- what a run gives back ---
+# --- results ---
 
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """The rows and the time of one stage over the whole run."""
+    """The row counts and time of one stage over the whole run."""
 
     name: str
     rows_in: int = 0
@@ -65,12 +66,14 @@ class StageReport:
     busy_s: float = 0.0
     calls: int = 0
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """What a reader found in its files that is not a document, by kind."""
+    """Number of non-document records that a reader found, by kind."""
+    custom: Mapping[str, float] = field(default_factory=dict)
+    """Figures that the stage logged in this run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run did, over all partitions of the output, those of earlier runs included."""
+    """What a run did, over all partitions of the output including those of earlier runs."""
 
     pipeline: str
     status: str
@@ -86,12 +89,12 @@ class RunReport:
     notes: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
     left_out: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Files of the input that were not read: for each reason their number and some examples."""
+    """Input files that were not read: for each reason, their number and some examples."""
     _repr_html_ = notebook.of_report
 
     @property
     def dropped(self) -> int:
-        """How many documents were dropped, over all stages."""
+        """Number of documents dropped by all stages."""
         return sum(sum(stage.dropped.values()) for stage in self.stages)
 
     def __str__(self) -> str:
@@ -104,15 +107,18 @@ class RunReport:
                 lines.append(f"  {number:>8} quarantined by {stage.name}: {cause}")
             for kind, number in stage.skipped.items():
                 lines.append(f"  {number:>8} skipped by {stage.name}, not documents: {kind}")
+            if "llm_requests" in stage.custom:
+                lines.append(f"  {stage.name}: {model_usage(stage.custom, stage.busy_s)}")
         lines.extend([sentence(self.left_out)] if self.left_out else [])
         lines += [*self.alarms, f"output: {self.output}"] if self.output else self.alarms
         return "\n".join(lines)
 
 
 class RunResult(list[Task[Any]]):
-    """The tasks that came out of the last stage, in source order, with the report on the run and its profile, if asked.
+    """The tasks returned by the last stage, in source order, with the report of the run and its profile, if any.
 
-    With a writer these are the committed files of each partition, in runs of up to 10,000 with what its stages cost.
+    With a writer, these are the committed files of each partition; in runs of up to 10,000, with the cost of each
+    stage.
     """
 
     _repr_html_ = notebook.of_result
@@ -142,26 +148,26 @@ class Options:
     report: bool = True
 
     def check(self) -> None:
-        """Refuse values that cannot work."""
+        """Refuse invalid values."""
         if self.scores not in ("decisive", "all"):
-            raise UsageError(f"scores={self.scores!r}: give 'decisive' or 'all'.")
+            raise UsageError(f"scores={self.scores!r}: must be 'decisive' or 'all'.")
         share = self.alarm_share
         if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1):
-            raise UsageError(f"alarm_share={share!r}: give a share in [0, 1], or None for no alarm.")
+            raise UsageError(f"alarm_share={share!r}: must be a share in [0, 1], or None for no alarm.")
         budget = self.error_budget
         if budget is None:
             return
         if isinstance(budget, bool) or not isinstance(budget, int | float):
-            raise UsageError(f"error_budget={budget!r}: give a share in [0, 1], a whole number of records, or None.")
+            raise UsageError(f"error_budget={budget!r}: must be a share in [0, 1], a whole number of records, or None.")
         if budget < 0 or (isinstance(budget, float) and budget > 1):
             raise UsageError(
-                f"error_budget={budget!r}: a float is a share and lies in [0, 1]; for a number of records give an int."
+                f"error_budget={budget!r}: a float is a share in [0, 1]; for a number of records pass an int."
             )
 
 
 @dataclass(slots=True)
 class Prepared:
-    """A pipeline that is checked and ready to be run or explained; `root` gives the task of a partition."""
+    """A pipeline that is checked and ready to run or describe; `root` returns the task of a partition."""
 
     sketch: Draft
     folder: RunFolder | None
@@ -174,21 +180,21 @@ class Prepared:
 def prepare(
     pipeline: Pipeline, executor: BaseExecutor, initial_tasks: Sequence[Task[Any]] | None, options: Options
 ) -> Prepared:
-    """Plan the pipeline and find its partitions; raises what is wrong with it before any data is read."""
+    """Plan the pipeline and find its partitions; raises its errors before any data is read."""
     options.check()
     sketch = draft(pipeline.stages, has_initial_tasks=bool(initial_tasks))
     sink = sketch.sink
     folder = None if sink is None else RunFolder(sink.path, sink.storage_options, record_path=options.record_path)
     if sink is not None and folder is not None:
         check_writable(folder.path, sink.storage_options)
-        elsewhere = "The record of the run is to lie there: name another place with --record (record_path=…)."
+        elsewhere = "The record of the run goes there: choose another place with --record (record_path=…)."
         check_writable(folder.record, sink.storage_options, advice=elsewhere)
         resumes = not options.fresh and sink.mode != "overwrite"
         if resumes and folder.exists(folder.record_path("plan")):
             keep_recorded_names(folder, sketch.stages)
     if sink is None and any(map(NEEDS_ALL, sketch.stages)):
         raise PlanningError(
-            "A pipeline with a deduplication runs in steps, with files between them beside its output. Add a writer, "
+            "A pipeline with deduplication runs in steps, with intermediate files beside its output. Add a writer, "
             "such as JsonlWriter, as its last stage."
         )
     description = describe_plan(
@@ -201,13 +207,16 @@ def prepare(
     for stage in sketch.stages if executor.shares_environment else ():
         if not stage.runtime_env:
             stage.check_environment()
+    for stage in sketch.stages:
+        if folder is not None and type(stage).keep_record is not ProcessingStage.keep_record:
+            stage.keep_record(folder.record)
     partitions, root = _roots(sketch, initial_tasks)
     unseen: list[str] = []
     if folder is not None and folder.ending is not None and len(partitions) > 1 and sketch.source is not None:
         if not any(map(NEEDS_ALL, sketch.stages)):
             sketch.source.keep_files_whole()
             partitions, root = _roots(sketch, initial_tasks)
-        unseen.append(f"{folder.path} is one file, which one worker writes. Name a folder to use all cores.")
+        unseen.append(f"{folder.path} is a single file, so one worker writes it. Pass a folder to use all cores.")
     if sketch.source is not None:
         wanted, _ = declared_columns(sketch.stages[1:])
         unseen += check_columns(sketch.stages, sketch.source.columns(partitions, wanted))
@@ -242,7 +251,7 @@ def prepare(
 def _roots(
     sketch: Draft, initial_tasks: Sequence[Task[Any]] | None
 ) -> tuple[list[Partition], Callable[[Partition], Task[Any]]]:
-    """The partitions of the input, and what gives the task that each begins with."""
+    """The partitions of the input, and a function that returns the first task of each."""
     if sketch.source is not None:
         partitions = sketch.source.partitions()
         return partitions, partial(sketch.source.task, total=len(partitions))
@@ -264,7 +273,7 @@ def _roots(
 
 
 def _refuse_shared_files(tasks: Sequence[Task[Any]], stage: str) -> None:
-    """Refuse tasks that share a file: a stage that opens it would read its rows once for each of them."""
+    """Refuse tasks that share a file: a stage that opens it would read its rows once for each task."""
     seen: set[str] = set()
     for task in tasks:
         if not isinstance(task, FileGroupTask):
@@ -272,8 +281,8 @@ def _refuse_shared_files(tasks: Sequence[Task[Any]], stage: str) -> None:
         for path in dict.fromkeys(task.data):
             if path in seen:
                 raise PlanningError(
-                    f"{path} is in several of the initial tasks, and stage {stage!r} reads whole files: its rows would "
-                    "be read more than once. Name each file in one task.",
+                    f"{path} is in several of the initial tasks, and stage {stage!r} reads whole files: its rows "
+                    "would be read more than once. Put each file into only one task.",
                     stage=stage,
                     path=path,
                 )
@@ -285,7 +294,7 @@ def _refuse_shared_files(tasks: Sequence[Task[Any]], stage: str) -> None:
 
 @dataclass(slots=True)
 class Run:
-    """A run that has begun: the plan, what is to be done, the output if there is one, and who is told."""
+    """A run that has started: the plan, the work to do, the output if there is one, and the listeners."""
 
     pipeline: Pipeline
     plan: ExecutionPlan
@@ -297,7 +306,7 @@ class Run:
     started: RunStarted
 
     def result(self) -> RunResult:
-        """What came of it, once it is done."""
+        """Its result, once it is done."""
         plan, work, state = self.plan, self.work, self.state
         committed = None if state is None else state.recorder.committed
         counts = work.trail.counts if state is None else {} if committed is None else committed.stages
@@ -309,7 +318,7 @@ class Run:
             stages.append(
                 StageReport(
                     name, count.rows_in, count.rows_out, count.created, dict(count.dropped), dict(count.quarantined),
-                    count.untracked, count.changed, spent.busy_s, spent.calls, dict(count.skipped),
+                    count.untracked, count.changed, spent.busy_s, spent.calls, dict(count.skipped), dict(spent.custom),
                 )
             )  # fmt: skip
         done_before = 0 if state is None else len(state.done)
@@ -331,7 +340,7 @@ class Run:
         )
         if state is None:
             return RunResult([task for number in sorted(work.results) for task in work.results[number]], report)
-        del self.work, self.plan, work, plan  # of very many partitions only the results need to fit into memory
+        del self.work, self.plan, work, plan  # with very many partitions, only the results need to fit into memory
         return RunResult(state.files(self.perf), report)
 
 
@@ -345,7 +354,7 @@ def begun_run(
     *,
     progress: bool | None,
 ) -> Iterator[Run]:
-    """Plan a run, make its output ready and announce it; afterwards announce how it ended."""
+    """Plan a run, prepare its output and announce it; afterwards announce how it ended."""
     begun = time.monotonic()
     events = EventStream(listeners)
     if progress is not False and sys.stderr is not None:
@@ -380,7 +389,7 @@ def begun_run(
     work = Work(plan, partitions, prepared.root, events, ErrorBudget(options.error_budget, plan.settings.output))
     left_out = {} if files is None or not files.left_out else totals(files.left_out)
     input_format = "" if files is None else files.format
-    del prepared, partitions, files  # the work lets go of each partition as it ends
+    del prepared, partitions, files  # the work releases each partition when it ends
     if state is not None:
         work.budget.records, work.budget.quarantined = state.rows_read, state.quarantined
     done_before = 0 if state is None else len(state.done)
@@ -396,7 +405,7 @@ def begun_run(
         input_format=input_format,
     )
     if len(work) and state is not None and any(map(NEEDS_ALL, pipeline.stages)):
-        state.recorder(started)  # the others are told when the last step begins; until then they see the earlier ones
+        state.recorder(started)  # the others are notified when the last step begins; until then they see earlier ones
     else:
         events.emit(started)
     for note in plan.notes:
@@ -443,9 +452,9 @@ def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:
 
 @contextmanager
 def announced_compilation(events: EventStream, plan: ExecutionPlan) -> Iterator[None]:
-    """Say so when kernels have to be compiled, which takes a while and happens once, and have all cores do it."""
+    """Announce when kernels have to be compiled, which takes a while and happens once, and compile on all cores."""
     if "numba" not in sys.modules:
-        yield  # nothing compiled is in use yet; a stage that loads kernels later does so from the cache
+        yield  # no compiled kernel is in use yet; a stage that loads kernels later gets them from the cache
         return
     from gristmill.kernels.compiler import compile_listeners
 
@@ -458,7 +467,7 @@ def announced_compilation(events: EventStream, plan: ExecutionPlan) -> Iterator[
             told.append(name)
             cores = cpu_count()
             on = "" if cores == 1 else f" on {cores} cores"
-            message = f"Compiling kernels{on}, once for this kind of processor; it can take half a minute."
+            message = f"Compiling kernels{on}, once for this type of CPU; this can take half a minute."
             events.emit(Notice(message, once=True))
             compile_for([stage for segment in plan.segments for stage in segment.stages], processes=cores - 1)
         events.emit(KernelCompiling(name))

@@ -1,9 +1,9 @@
 """Describes the values in a plan and the user code behind them, so that a later run can tell when they changed.
 
-Code counts by its source: a function by its syntax tree, without comments, docstrings and annotations, so that neither
-formatting nor another version of Python is a change. With it counts what it uses: functions, classes and values of user
-modules, what it closes over, and the local modules that it imports when it runs. Code of which there is no source (made
-by `exec`) counts by its bytecode. Installed packages are named, not read.
+Code is compared by its source: a function by its syntax tree, without comments, docstrings and annotations, so that
+neither formatting nor another Python version counts as a change. This includes what it uses: functions, classes and
+values of user modules, closures, and the local modules that it imports at run time. Code without source (created by
+`exec`) is compared by its bytecode. Installed packages are named, not read.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ _PLACES = frozenset(
     {"path", "file_paths", "storage_options", "cache_dir", "hints", "schema", "mode", "limit", "runtime_env"}
     | {"salvage", "checks_first", "selection", "surveyed"}
 )
-"""Where things lie, in classes of this package: inputs are compared by their fingerprints, outputs may move."""
+"""Path attributes in classes of this package: inputs are compared by their fingerprints, outputs may move."""
 _MAX_DEPTH = 6
-"""How far descriptions follow values into each other; this also ends circles."""
+"""Maximum nesting depth of descriptions; this also ends cycles."""
 _MAX_ITEMS = 1000
 """Longer collections are described by a digest."""
 _PYTHON = sys.stdlib_module_names | {"builtins"}
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, set, frozenset, dict, re.Pattern, enum.Enum)
 _EMPTY_FIELD = re.compile(r"(, )?\b\w+=(\[\]|Load\(\))")
-"""In the text of a syntax tree; versions of Python differ in which of them they have and write out."""
+"""Fields of syntax trees in which Python versions differ."""
 
 
 # --- values ---
 
 
 def describe_value(value: Any, depth: int = 0, walk: _Walk | None = None) -> Any:
-    """`value` as plain values that are equal in another process as long as it would do the same.
+    """`value` as plain values that are equal in another process as long as it would behave the same.
 
     Args:
         value: The value.
-        depth: How many values it lies inside of.
-        walk: Takes the code in the value; without one, the description contains it.
+        depth: Nesting depth of the value.
+        walk: Collects the code in the value; without it, the description contains the code.
     """
     if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, enum.Enum)):
         return value
@@ -102,20 +102,20 @@ def describe_value(value: Any, depth: int = 0, walk: _Walk | None = None) -> Any
     if not own and not hasattr(value, "__dict__") and not dataclasses.is_dataclass(cls):
         told = repr(value)
         return _name(cls) if " at 0x" in told else f"{_name(cls)}: {told}"
-    # An object of user code may keep what it likes under any name; in ours some names only tell places.
+    # An object of user code may keep anything under any name; in built-in classes some names only hold paths.
     inner = {key: describe_value(item, depth + 1, walk) for key, item in attributes(value, places=own).items()}
     if isinstance(name := getattr(value, "_name", None), str):
-        inner["name"] = name  # reasons and scores in the ledger are called by it
+        inner["name"] = name  # reasons and scores in the ledger are named after it
     return {"class": _name(cls), **code_of(cls, walk), **inner}
 
 
 def attributes(thing: Any, *, private: bool = True, places: bool = False) -> dict[str, Any]:
-    """What an object was made with and what may decide what it does, by name; never secrets.
+    """Constructor arguments and other attributes that may affect an object's behaviour, by name; never secrets.
 
     Args:
         thing: The object.
-        private: Also attributes that begin with an underscore, but for those that are only set at work.
-        places: Also attributes whose name says that they tell where things lie.
+        private: Include attributes that begin with an underscore, except those that are only set while processing.
+        places: Include attributes whose names say that they hold paths.
     """
     held = object.__getstate__(thing)  # a dictionary, None, or a pair of these where there are slots
     state: dict[str, Any] = {}
@@ -124,7 +124,7 @@ def attributes(thing: Any, *, private: bool = True, places: bool = False) -> dic
     hidden = {name for name in state if name.startswith("_")}
     if private and hidden:
         made_later = {name for name in hidden if name.startswith("__") or _is_made_later(state[name])}
-        if not _is_ours(type(thing).__module__):  # what ours set at work is None before
+        if not _is_ours(type(thing).__module__):  # what built-in stages set while processing is None before
             made_later |= _set_at_work(type(thing))
         hidden &= made_later | {"_name"}
     skipped = hidden if places else hidden | _PLACES
@@ -132,7 +132,7 @@ def attributes(thing: Any, *, private: bool = True, places: bool = False) -> dic
 
 
 def is_user_module(name: str | None) -> bool:
-    """Whether a module is neither ours, nor Python's, nor installed."""
+    """Whether a module is user code: neither built in, nor part of Python, nor installed."""
     package = str(name or "").partition(".")[0]
     if not package or package in _PYTHON:
         return False
@@ -154,7 +154,7 @@ def _is_installed(file: str) -> bool:
 
 
 def _is_made_later(value: Any) -> bool:
-    """Whether a private attribute holds what is made at work: nothing yet, or a model of an installed package."""
+    """Whether a private attribute holds run-time state: None so far, or a model of an installed package."""
     if value is None or (isinstance(value, list | set | dict) and not value):
         return True
     module = type(value).__module__
@@ -163,7 +163,7 @@ def _is_made_later(value: Any) -> bool:
 
 
 def _set_at_work(cls: type[Any]) -> set[str]:
-    """The attributes that methods set which are called after an object was put together."""
+    """The attributes set by methods that are called after construction."""
     found: set[str] = set()
     for base in cls.__mro__:
         makers = ("__", "with_", "set_") if is_user_module(base.__module__) else ("__",)
@@ -200,9 +200,9 @@ def _name(thing: Any) -> str:
 
 
 def code_of(thing: type[Any] | types.FunctionType, walk: _Walk | None = None) -> dict[str, Any]:
-    """Under `code`, digests of a function or class and of all it uses, by name; None for what is ours or Python's.
+    """Under `code`, digests of a function or class and all it uses, by name; None for built-in and Python code.
 
-    With a `walk`, which takes them, nothing.
+    With a `walk`, which collects them, returns nothing.
     """
     if walk is not None:
         walk.add(thing)
@@ -216,7 +216,7 @@ def code_of(thing: type[Any] | types.FunctionType, walk: _Walk | None = None) ->
 
 
 class _Walk:
-    """Follows code of users, and of the package that it begins in, through the names that it uses."""
+    """Follows user code, and the package that it begins in, through the names that it uses."""
 
     def __init__(self, home: str) -> None:
         self.found: dict[str, str] = {}
@@ -266,7 +266,7 @@ class _Walk:
         if isinstance(value, type | types.FunctionType):
             self.add(value)
         elif isinstance(value, _PLAIN) or is_user_module(type(value).__module__):
-            self.found[label] = ""  # the value may use itself
+            self.found[label] = ""  # the value may refer to itself
             self.found[label] = _digest(_text(value, self).encode("utf-8", "surrogatepass"))
 
     def _add_imports(self, node: ast.AST, package: str) -> None:
@@ -302,7 +302,7 @@ def _closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """The globals that a function reads and does not set, and what it takes from user modules, by their full names."""
+    """The globals that a function reads but does not set, and its imports from user modules, by their full names."""
     code = function.__code__
     words = sorted(_names_in(code))
     for name in sorted(_names_in(code, "LOAD_GLOBAL", "LOAD_NAME") - _names_in(code, "STORE_GLOBAL", "DELETE_GLOBAL")):
@@ -310,7 +310,7 @@ def _globals_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         if isinstance(value, types.ModuleType):
             if is_user_module(value.__name__):
                 yield from ((f"{value.__name__}.{word}", vars(value)[word]) for word in words if word in vars(value))
-        elif not (name.startswith("_") and isinstance(value, list | set | dict)):  # such ones are filled at work
+        elif not (name.startswith("_") and isinstance(value, list | set | dict)):  # these are filled at run time
             yield f"{function.__module__}.{name}", value
 
 
@@ -335,7 +335,7 @@ def _functions_of(member: Any) -> list[types.FunctionType]:
 
 
 def _unwrapped(value: Any) -> Any:
-    """The function in a compiled or cached one."""
+    """The function inside a compiled or cached one."""
     inner = getattr(value, "py_func", None) or getattr(value, "__wrapped__", None)
     return inner if isinstance(inner, types.FunctionType) and not isinstance(value, types.FunctionType) else value
 
@@ -344,10 +344,10 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _node_of(code: types.CodeType) -> ast.AST | None:
-    """The syntax tree of a function, without its decorators; None where there is no source, or another one by now."""
+    """The syntax tree of a function without its decorators; None if the source is missing or has changed."""
     tree = _parsed("".join(linecache.getlines(code.co_filename)))
     found = [] if tree is None else _functions_in(tree).get((code.co_firstlineno, code.co_name), [])
-    if len(found) > 1:  # several lambdas in one line: each begins at a place of its own
+    if len(found) > 1:  # several lambdas on one line: each begins at its own column
         places = {(start, column) for start, _, column, _ in code.co_positions()}
         found = [node for node in found if (node.body.lineno, node.body.col_offset) in places]
     return found[0] if len(found) == 1 else None
@@ -355,7 +355,7 @@ def _node_of(code: types.CodeType) -> ast.AST | None:
 
 @functools.lru_cache(64)
 def _parsed(text: str) -> ast.Module | None:
-    """The syntax tree without docstrings and annotations; None for text that cannot be imported either."""
+    """The syntax tree without docstrings and annotations; None for text that cannot be imported."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -390,9 +390,9 @@ def _functions_in(tree: ast.Module) -> dict[tuple[int, str], list[Any]]:
 
 
 def _meaning(node: Any) -> str:
-    """What a function or a module does, as text that is the same in every version of Python.
+    """What a function or module does, as text that is the same in every Python version.
 
-    The decorators of a function are left out: they count by what they made of it.
+    The decorators of a function are left out: their result is compared instead.
     """
     parts = [node.args] if hasattr(node, "args") else []
     parts += node.body if isinstance(node.body, list) else [node.body]
@@ -412,7 +412,7 @@ def _bytecode(code: types.CodeType, doc: str | None = None) -> str:
 
 
 def _imported_names(node: ast.AST, package: str) -> Iterator[str]:
-    """The full names that code imports: of modules, their packages, and what is taken from them (maybe modules too)."""
+    """The full names that code imports: modules, their packages, and imported names (which may be modules too)."""
     for part in ast.walk(node):
         names: list[str] = []
         if isinstance(part, ast.Import):
@@ -429,7 +429,7 @@ def _imported_names(node: ast.AST, package: str) -> Iterator[str]:
 
 
 def _source_file(module: str) -> Path | None:
-    """The source of a module that is not installed, found as Python does, but without running its packages."""
+    """The source of a module that is not installed, found as Python does, but without importing its packages."""
     folders = [Path(folder) for folder in sys.path if not _is_installed(folder)]
     file = None
     for name in module.split("."):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class WorkflowRunResult:
-    """What a workflow gave: the tasks of each of its pipelines, and facts about the whole.
+    """The result of a workflow: the tasks of each of its pipelines, and facts about the whole.
 
     Example:
         >>> result = WorkflowRunResult("exact")
@@ -28,10 +28,10 @@ class WorkflowRunResult:
     pipeline_tasks: dict[str, list[Task[Any]]] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     profile: Profile | None = field(default=None, init=False)
-    """Where the time went, of a run with `profile=True`."""
+    """The profile of a run with `profile=True`."""
 
     def add_pipeline_tasks(self, pipeline_name: str, tasks: list[Task[Any]] | None) -> None:
-        """Keep the tasks that the pipeline `pipeline_name` returned."""
+        """Store the tasks that the pipeline `pipeline_name` returned."""
         self.pipeline_tasks[pipeline_name] = list(tasks or [])
 
     def extend_metadata(self, updates: Mapping[str, Any] | None = None) -> None:
@@ -48,7 +48,7 @@ class WorkflowRunResult:
 
 
 class WorkflowBase(ABC):
-    """The base of workflows; they read and write by themselves."""
+    """Base class of workflows, which read and write files themselves."""
 
     @abstractmethod
     def run(self, *args: Any, **options: Any) -> WorkflowRunResult:

@@ -40,7 +40,7 @@ _WRAPPERS = {"ScoreFilter": ("filter_obj", FILTER), "Modify": ("modifier_fn", MO
 
 
 def to_recipe(pipeline: Pipeline) -> Recipe:
-    """The recipe that gives the same pipeline.
+    """The recipe that yields the same pipeline.
 
     Raises:
         RecipeError: A stage is not registered, or has a state that no parameters of a recipe give (a function, say).
@@ -70,7 +70,7 @@ def _entry(stage: Any) -> StageEntry:
         if again.name == stage.name:
             break
     if not _same(again, stage, set()):
-        raise _refusal(stage, "its parameters cannot be told from its attributes")
+        raise _refusal(stage, "its parameters cannot be derived from its attributes")
     return StageEntry(entry.name, whole)
 
 
@@ -108,7 +108,7 @@ def _parameters(made: Any, stage: Any) -> dict[str, Any]:
 
 
 def _search(made: Any, found: Mapping[str, Any], lost: Sequence[Parameter]) -> dict[str, Any]:
-    """Values for parameters that are kept under other names (`min_words` as `lower`), found by trying what is there."""
+    """Values for parameters that are stored under other names (`min_words` as `lower`), found by trying."""
     held: list[Any] = []
     for value in vars(made).values():
         if dataclasses.is_dataclass(type(value)):

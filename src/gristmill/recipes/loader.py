@@ -424,7 +424,7 @@ def _no_value(name: str, spare: Collection[str]) -> str:
 
 
 def _escaped(value: Any, secrets: bool) -> Any:
-    """`value` with every `${` written so that reading it gives the same text back; secrets only if asked for."""
+    """`value` with every `${` written so that reading it returns the same text; secrets only if asked for."""
     if isinstance(value, str):
         return value.replace("${", "$${")
     if isinstance(value, Mapping):

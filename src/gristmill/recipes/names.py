@@ -117,8 +117,17 @@ _TABLE: dict[str, tuple[str, str]] = {
         MultilingualDomainClassifier PromptTaskComplexityClassifier QualityClassifier
         """,
     ),
+    f"{_TEXT}.annotate": (STAGE, "LLMStage"),
     f"{_TEXT}.extraction": (STAGE, "HtmlExtractor"),
     f"{_TEXT}.embedders": (STAGE, "EmbeddingCreatorStage"),
+    f"{_TEXT}.embedders.vllm": (STAGE, "VLLMEmbeddingModelStage"),
+    "gristmill.stages.synthetic": (
+        STAGE,
+        """
+        DistillStage DiverseQAPostProcessingStage DiverseQAStage EducationalGrade ExtractKnowledgeStage
+        KnowledgeListPostProcessingStage KnowledgeListStage WikipediaParaphrasingStage
+        """,
+    ),
     f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),
     "gristmill.stages.deduplication": (
         STAGE,

@@ -308,7 +308,7 @@ def fit(value: Any, annotation: Any) -> Any:
             return value
         hint = ""
         if origin is str and isinstance(value, int | float):
-            hint = " Put it in quotes if it is meant as text."
+            hint = " Quote it to make it text."
         elif origin is int and isinstance(value, float) and value.is_integer():
             hint = f" Write {int(value)}."
         raise Mismatch(f"expected {_WORDS[origin]}, found {_shown(value)}.{hint}")

@@ -51,7 +51,7 @@ class Configuration:
         executor_config: Settings for that executor.
         variables: The value of each variable that is used.
         ray_client: Settings of the cluster.
-        lines: The lines of the stages and their parameters, by their places in a recipe of ours.
+        lines: The lines of the stages and their parameters, by their places in a Gristmill recipe.
     """
 
     stages: Sequence[Entry]

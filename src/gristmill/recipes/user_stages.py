@@ -1,8 +1,8 @@
 """Stages that are not of this package: by import path, where the caller allows it, and declared by installed packages.
 
 A recipe is data, and may come from anywhere; so its text alone never runs code. An import path is only followed into
-modules that the caller names (`--allow-code`). Packages that somebody has installed may declare names of their own, as
-entry points of the group `gristmill.stages`; they are found by the metadata of packages, and imported when used.
+modules that the caller names (`--allow-code`). Installed packages may declare their own names, as entry points of the
+group `gristmill.stages`; they are found by the metadata of packages, and imported when used.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _loaded(name: str, module: str, attribute: str, origin: str) -> Registered:
     kind = kind_of(found)
     if kind is None:
         raise UnknownNameError(
-            f"{name!r} ({origin}) is no stage: a recipe takes subclasses of ProcessingStage, DocumentFilter or "
+            f"{name!r} ({origin}) is not a stage: a recipe accepts subclasses of ProcessingStage, DocumentFilter or "
             "DocumentModifier, and functions that @processing_stage has made stages.",
             name=name,
         )

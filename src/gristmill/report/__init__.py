@@ -1,4 +1,4 @@
-"""The report: a page that shows what a run did, made from its record alone."""
+"""The report: a page that shows what a run did, built from its record alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The card of a data set: a README.md that Hugging Face's `datasets` understands, made from the record of a run."""
+"""Writes dataset cards: a README.md that Hugging Face's `datasets` understands, made from the record of a run."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _SIZES = (
     (10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"),
     (10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"),
 )  # fmt: skip
-"""What the hub calls the sizes of data sets."""
+"""The hub's size categories."""
 _READABLE = ("jsonl", "parquet", "csv", "arrow")
 _LICENSES = 10
-"""How many licences of a source are named."""
+"""Maximum number of licences to name per source."""
 
 
 def write_card(
@@ -40,20 +40,20 @@ def write_card(
     record_path: str | os.PathLike[str] | None = None,
     storage_options: StorageOptions = None,
 ) -> str:
-    """Write the card of an output into it; returns where it is.
+    """Write a dataset card into an output folder. Returns its path.
 
     Args:
         output: The output of a run, a folder.
-        split: What the documents are called as a split.
-        name: The title; by default the name of the folder.
-        replace: Replace a README.md that this command did not write.
-        record_path: Where the record of the run is, if not beside the output.
-        storage_options: Handed to fsspec for URLs.
+        split: Name of the split.
+        name: The title; defaults to the name of the folder.
+        replace: Overwrite a README.md that this function did not write.
+        record_path: Path of the run's record, if not beside the output.
+        storage_options: Passed to fsspec for URLs.
 
     Raises:
-        InputNotFoundError: No run has written there.
-        NotSupportedError: The output is a single file, or empty, or in a format that `datasets` does not read.
-        OutputExistsError: There is a README.md of somebody else.
+        InputNotFoundError: The folder is not the output of a run.
+        NotSupportedError: The output is a single file, empty, or in a format that `datasets` does not read.
+        OutputExistsError: There is a README.md from another source.
 
     Example:
         >>> write_card("clean/")  # doctest: +SKIP
@@ -66,12 +66,12 @@ def write_card(
     if folder.ending is not None or len(kinds) != 1 or not kinds <= set(_READABLE):
         what = "is a single file" if folder.ending is not None else "holds no file" if not files else "is not one"
         raise NotSupportedError(
-            f"A card describes a folder of JSONL, Parquet, CSV or Arrow files, and {folder.path} {what}."
+            f"A card describes a folder of JSONL, Parquet, CSV or Arrow files, but {folder.path} {what}."
         )
     place = folder.join(CARD)
     if not replace and folder.exists(place) and _MARK not in folder.read(place).decode("utf-8", "replace"):
         raise OutputExistsError(
-            f"{place} is there, and gristmill did not make it. Move it away, or replace it with --replace.", path=place
+            f"{place} exists and was not written by gristmill. Move it away, or replace it with --replace.", path=place
         )
     run = read_run(folder) or {}
     recipe = folder.record_path("recipe")
@@ -108,7 +108,7 @@ def make_card(
         },
     }
     record = record or {}
-    if record.get("splits"):  # what a shuffle or a mixture has split
+    if record.get("splits"):  # the splits of a shuffle or mixture
         header["configs"][0]["data_files"] = [{"split": one, "path": f"{one}-*{ending}"} for one in record["splits"]]
         header["dataset_info"]["splits"] = [
             {"name": one, "num_bytes": facts["bytes"], "num_examples": facts["documents"]}
@@ -146,7 +146,7 @@ def make_card(
 
 
 def _sources(record: Mapping[str, Any]) -> list[str]:
-    """What a shuffle or a mixture was made from."""
+    """The sources of a shuffle or mixture."""
     if not record.get("sources"):
         return []
     lines = [
@@ -165,7 +165,7 @@ def _sources(record: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(text: Any) -> str:
-    """A text that Markdown shows as it is, on one line."""
+    """Text that Markdown shows unchanged, on one line."""
     shown = printable(" ".join(str(text).split()))
     return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>#|!" else sign for sign in shown)
 

@@ -1,4 +1,4 @@
-"""Everything that the page of two runs shows: both records, and the documents that fared differently."""
+"""Collects everything that the comparison page of two runs shows: both records, and the documents that differ."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compare_runs(before: RunFolder, after: RunFolder) -> dict[str, Any]:
 
 
 def _documents(before: RunFolder, after: RunFolder) -> dict[str, Any]:
-    """How many documents fared differently, and how."""
+    """The number of documents that the runs treated differently, and how."""
     import polars as pl
 
     found = Ledger(before).diff(Ledger(after))
@@ -92,7 +92,7 @@ def _thresholds(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, A
 
 
 def _median(scores: Mapping[str, Any] | None) -> float | None:
-    """About the middle score, from the histogram."""
+    """The approximate median score, from the histogram."""
     if scores is None or not scores["grid"] or not scores["number"]:
         return None
     counts = np.cumsum(np.add(scores["kept"], scores["dropped"]))

@@ -1,4 +1,4 @@
-"""Everything a report shows, as one value of plain types, collected from the record of a run."""
+"""Collects everything a report shows from the record of a run, as one value of plain types."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from gristmill import __version__
 from gristmill.errors import GristmillError
 from gristmill.ledger.ask.lookup import text_of
+from gristmill.ledger.performance import model_usage
 from gristmill.ledger.record.contamination import read_contamination
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
@@ -29,7 +30,7 @@ from gristmill.storage.atomic import TEMPORARY_PREFIX
 from gristmill.storage.files import is_local
 
 UNREADABLE = (GristmillError, OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException)
-"""What reading a damaged record can raise."""
+"""Exceptions that reading a damaged record can raise."""
 _RUN = (
     "status", "error", "pipeline", "executor", "output", "started", "updated", "finished", "wall_seconds", "version",
     "time_to_first_output_seconds", "peak_memory_bytes", "partitions", "partitions_done_before", "partitions_committed",
@@ -46,24 +47,24 @@ _QUARANTINE_EXAMPLES = 5
 _RAW_CHARS = 300
 _PAIR_CHARS = 900
 _FEW_DOCUMENTS = 100
-"""A run of fewer documents tells nothing about its speed."""
+"""Runs with fewer documents say nothing about speed."""
 _SHOWN_ITEMS = 50
 _GOLDEN = 0.6180339887498949
 
 
 class Extent(NamedTuple):
-    """How much of a run a report looks at.
+    """How much of a run a report reads.
 
     Attributes:
-        decisions: Rows of the ledger after which no further partition is read; None reads all.
-        partitions: Partitions that are read at most; None for all.
-        score_rows: Recorded scores that are read at most, by whole partitions; None reads all.
-        text_partitions: Partitions whose texts are read.
-        text_bytes: Bytes of texts that are read.
-        lengths: Documents of a partition whose length is counted.
-        examples: Documents to show for each reason.
-        pairs: Duplicates to show for each deduplication.
-        lookups: Documents of a run up to which survivors of duplicates are looked up in its index.
+        decisions: Number of ledger rows after which no further partition is read; None reads all.
+        partitions: Maximum number of partitions to read; None for all.
+        score_rows: Maximum number of recorded scores to read, by whole partitions; None reads all.
+        text_partitions: Number of partitions whose texts are read.
+        text_bytes: Maximum bytes of text to read.
+        lengths: Number of documents per partition whose length is counted.
+        examples: Number of documents to show per reason.
+        pairs: Number of duplicates to show per deduplication.
+        lookups: Maximum number of documents of a run for which survivors of duplicates are looked up in its index.
     """
 
     decisions: int | None
@@ -78,16 +79,16 @@ class Extent(NamedTuple):
 
 
 AFTER_RUN = Extent(200_000, 16, 300_000, 4, 2_000_000, 250, 2, 3, 300_000)
-"""Little enough that no run is noticeably longer for it."""
+"""Small enough not to prolong a run noticeably."""
 WHOLE = Extent(None, None, None, 64, 200_000_000, 2_000, 4, 6, 20_000_000)
 
 
 class ReportContents:
-    """Collects the parts one by one; what cannot be read becomes a sentence in `missing`.
+    """Collects the parts one by one; anything unreadable becomes a sentence in `missing`.
 
     Args:
         folder: The run.
-        extent: How much of it is looked at.
+        extent: How much of it to read.
     """
 
     def __init__(self, folder: RunFolder, extent: Extent) -> None:
@@ -156,7 +157,7 @@ class ReportContents:
     # --- the record ---
 
     def _settled(self, run: dict[str, Any]) -> dict[str, Any]:
-        """The record with the rows of all committed partitions, also where no run came to its end."""
+        """The record with the rows of all committed partitions, even if no run finished."""
         if run.get("status") not in (None, RUNNING):
             return run
         totals = self._part("The manifest", Manifest(self.folder).totals)
@@ -175,7 +176,7 @@ class ReportContents:
         }
 
     def _entries(self) -> list[ManifestEntry]:
-        """The committed partitions to look at: all, or some that are spread over the input."""
+        """The committed partitions to read: all, or a selection spread over the input."""
         manifest, extent = Manifest(self.folder), self.extent
         if extent.decisions is None or extent.partitions is None:
             found = manifest.ordered()
@@ -199,7 +200,7 @@ class ReportContents:
         return sorted(chosen, key=attrgetter("index"))
 
     def _quarantine(self, run: Mapping[str, Any], entries: Sequence[ManifestEntry]) -> list[dict[str, Any]]:
-        """The quarantined records by stage and cause, with some of their places."""
+        """The quarantined records by stage and cause, with some of their positions."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for stage in run.get("stages") or ():
             for cause, number in (stage.get("quarantined") or {}).items():
@@ -227,7 +228,7 @@ class ReportContents:
         return list(found.values())
 
     def _contamination(self) -> dict[str, Any] | None:
-        """What was found of benchmarks, with the items that are shown."""
+        """The benchmark items that were found, limited to those shown."""
         found = read_contamination(self.folder)
         if found is None:
             return None
@@ -238,7 +239,7 @@ class ReportContents:
     # --- documents ---
 
     def _pairs(self, digest: LedgerDigest, *, looks_up: bool) -> list[tuple[Example, tuple[str, int] | None]]:
-        """Duplicates to show, each with the place of its survivor."""
+        """Duplicates to show, each with the position of its survivor."""
         chosen = [
             example
             for group in digest.groups.values()
@@ -284,7 +285,7 @@ class ReportContents:
     def _examples(
         self, digest: LedgerDigest, texts: TextReader, fields: Mapping[str, str | None]
     ) -> list[dict[str, Any]]:
-        """For each stage and reason some of the documents that it dropped."""
+        """For each stage and reason, some of the documents that it dropped."""
         found = []
         for (stage, reason), group in digest.groups.items():
             if group.outcome in (DUPLICATE, QUARANTINED):
@@ -305,7 +306,7 @@ class ReportContents:
 
 
 def _suggested(run: dict[str, Any], plan: dict[str, Any]) -> str | None:
-    """The one change that would have helped most; None where there is none."""
+    """The one change that would have helped most; None if there is none."""
     from gristmill.ledger.ask.bottleneck import suggestion
 
     advice = suggestion(run, plan)
@@ -318,15 +319,19 @@ def _add(digest: LedgerDigest, entry: ManifestEntry) -> int:
 
 
 def _shortened(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The lists of a record that may be long, cut."""
+    """The lists of a record that may be long, shortened."""
     error = run.get("error")
     lines = {name: (run.get(name) or [])[:_MAX_LINES] for name in ("alarms", "notices")}
+    for stage in run.get("stages") or ():
+        if "llm_requests" in (stage.get("custom") or ()):
+            usage = model_usage(stage["custom"], stage.get("busy_seconds") or 0.0)
+            lines["notices"] = [*lines["notices"], {"level": "info", "message": f"{stage['stage']}: {usage}"}]
     return lines | {"error": None if error is None else str(error)[:5000]}
 
 
 def _first(problems: Sequence[str]) -> list[str]:
     more = len(problems) - _MAX_PROBLEMS
-    return [*problems[:_MAX_PROBLEMS], *([f"And {more} more; 'gristmill verify' tells all."] if more > 0 else [])]
+    return [*problems[:_MAX_PROBLEMS], *([f"And {more} more; see 'gristmill verify' for all."] if more > 0 else [])]
 
 
 def _documents(entries: Sequence[ManifestEntry]) -> int:
@@ -351,7 +356,7 @@ def _pair(
     place: tuple[str, int] | None,
     fields: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """A duplicate and its survivor side by side, from a little before the first difference."""
+    """A duplicate and its survivor side by side, starting shortly before the first difference."""
     sides = []
     for where in ((example.partition, example.row), place):
         record = None if where is None else texts.found.get(where)
@@ -378,5 +383,5 @@ def _text_problems(texts: TextReader) -> list[str]:
     if texts.problems:
         partition, error = next(iter(texts.problems.items()))
         more = f" (and {len(texts.problems) - 1} more partitions)" if len(texts.problems) > 1 else ""
-        found.append(f"The input cannot be read any more, so some texts are missing: {partition}{more}: {error}")
+        found.append(f"The input is no longer readable, so some texts are missing: {partition}{more}: {error}")
     return found

@@ -1,6 +1,6 @@
-"""The Croissant description of a data set (MLCommons Croissant 1.0, JSON-LD), made from the record of a run.
+"""Writes the Croissant description of a dataset (MLCommons Croissant 1.0, JSON-LD) from the record of a run.
 
-Written as `_croissant.json` into the output: names that begin with an underscore are not taken for data.
+Written to the output as `_croissant.json`: readers skip names that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gristmill.storage.formats import format_of
 
 CROISSANT = "_croissant.json"
 REQUIRED = ("name", "description", "license", "url", "creator", "datePublished")
-"""What Croissant 1.0 asks of every data set, besides its type and its version."""
+"""What Croissant 1.0 requires of every dataset besides its type and version."""
 _LOOKED_AT = 200
 _TYPES = {str: "sc:Text", bool: "sc:Boolean", int: "sc:Integer", float: "sc:Float"}
 _FORMATS = {"jsonl": "application/jsonlines", "parquet": "application/x-parquet", "csv": "text/csv"}
@@ -81,22 +81,22 @@ def write_croissant(
     record_path: str | os.PathLike[str] | None = None,
     storage_options: StorageOptions = None,
 ) -> tuple[str, list[str]]:
-    """Write the Croissant description of an output into it.
+    """Write the Croissant description of an output into its folder.
 
     Args:
         output: The output of a run, a folder.
-        name: The name of the data set; by default that of the folder.
-        given: Properties that a record does not know: `license`, `url`, `creator`, `description`.
-        replace: Replace a file that this function did not write.
-        record_path: Where the record of the run is, if not beside the output.
-        storage_options: Handed to fsspec for URLs.
+        name: Name of the dataset; defaults to the name of the folder.
+        given: Properties that the record does not contain: `license`, `url`, `creator`, `description`.
+        replace: Overwrite a file that this function did not write.
+        record_path: Path of the run's record, if not beside the output.
+        storage_options: Passed to fsspec for URLs.
 
     Returns:
-        Where it is, and the required properties that are not known.
+        Its path, and the required properties that are still missing.
 
     Raises:
-        InputNotFoundError: No run has written there.
-        OutputExistsError: There is a file of that name that another program wrote.
+        InputNotFoundError: The folder is not the output of a run.
+        OutputExistsError: There is a file of that name from another program.
 
     Example:
         >>> write_croissant("shuffled/", given={"license": "CC-BY-4.0"})  # doctest: +SKIP
@@ -107,7 +107,7 @@ def write_croissant(
     place = folder.join(CROISSANT)
     if not replace and folder.exists(place) and b"Gristmill" not in folder.read(place):
         raise OutputExistsError(
-            f"{place} is there, and gristmill did not write it. Move it away, or replace it with --replace.", path=place
+            f"{place} exists and was not written by gristmill. Move it away, or replace it with --replace.", path=place
         )
     files = [file for entry in Manifest(folder).ordered() for file in entry.files]
     title = name or folder.path.rstrip("/").rpartition("/")[2]
@@ -143,7 +143,7 @@ def make_croissant(
 
 
 def licenses_of(source: Mapping[str, Any]) -> list[str]:
-    """The licences of a source of a data set: those of its documents, or the one that was stated for it."""
+    """The licences of a source: those of its documents, or the one stated for it."""
     found = [name for name in source.get("licenses", {}) if name not in ("unknown", "other")]
     return found or ([source["license"]] if source.get("license") else [])
 
@@ -169,7 +169,7 @@ def _sha256(folder: RunFolder, file: FileEntry) -> str:
 
 
 def _record_sets(folder: RunFolder, files: Sequence[FileEntry]) -> list[dict[str, Any]]:
-    """One set of records for each file: what its documents hold, as far as the first of them show."""
+    """One record set per file, with the fields of its documents as far as the first ones show them."""
     if not files:
         return []
     columns = _columns(folder, files[0])

@@ -1,4 +1,4 @@
-"""What the ledger of a run tells the report: scores by filter, duplicates by cluster, and documents to show."""
+"""Collects what the report needs from the ledger: scores by filter, duplicates by cluster, and example documents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOTHING = np.array([], np.int64)
 
 
 class FilterBounds(NamedTuple):
-    """A filter of the plan: what it keeps, and the parameters that say so."""
+    """A filter of the plan: the range it keeps, and the parameters that set it."""
 
     stage: str
     name: str
@@ -40,7 +40,7 @@ class FilterBounds(NamedTuple):
         return [float(bound) for bound in (self.lower, self.upper) if bound is not None]
 
     def fails(self, scores: Floats) -> Mask:
-        """Which scores the filter drops; one that is no number passes no bound."""
+        """Which scores the filter drops; a score that is not a number fails every bound."""
         kept = np.ones(len(scores), np.bool_)
         if self.lower is not None:
             kept &= scores >= self.lower
@@ -52,7 +52,7 @@ class FilterBounds(NamedTuple):
 
 
 def plan_filters(stages: Sequence[Mapping[str, Any]]) -> list[FilterBounds]:
-    """The filters with bounds that a plan describes: those of score filters, and the rules of published sets."""
+    """The filters with bounds in a plan: those of score filters, and the rules of published datasets."""
     found = [
         FilterBounds(
             one["stage"], one["filter"], one["lower"], one["upper"], one["invert"], parameters=one["parameters"]
@@ -72,7 +72,7 @@ def plan_filters(stages: Sequence[Mapping[str, Any]]) -> list[FilterBounds]:
 
 
 class Example(NamedTuple):
-    """A document that the report shows, and what the ledger says about it."""
+    """A document that the report shows, with its ledger entry."""
 
     partition: str
     row: int
@@ -87,7 +87,7 @@ class Example(NamedTuple):
 
 
 class DecisionGroup:
-    """All documents that a stage has ended for one reason."""
+    """All documents that a stage dropped for one reason."""
 
     def __init__(self, outcome: str) -> None:
         self.outcome = outcome
@@ -99,18 +99,18 @@ class DecisionGroup:
 
 
 class LedgerDigest:
-    """Adds up the ledgers of partitions, one after the other.
+    """Adds up the ledgers of partitions.
 
     Args:
         folder: The run.
         filters: The filters of its plan.
-        examples: Documents to show for each reason.
-        score_rows: Recorded scores to read at most; None for all.
+        examples: Number of documents to show per reason.
+        score_rows: Maximum number of recorded scores to read; None for all.
 
     Attributes:
         groups: The decisions by stage and reason.
-        scored_documents: Documents of the partitions of which all scores were read.
-        is_scores_sample: Whether there are more of these.
+        scored_documents: Number of documents in the partitions whose scores were all read.
+        is_scores_sample: Whether there are more scores than were read.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LedgerDigest:
         return table.unify_dictionaries().combine_chunks()
 
     def _add_decisions(self, entry: ManifestEntry) -> tuple[Codes, Codes, list[str]]:
-        """Count the decisions on a partition; gives the rows that ended, the stages by number, and their names."""
+        """Count the decisions of a partition. Returns the dropped rows, the stages by number, and their names."""
         table = self._table(entry, "ledger", _WORDS)
         if table is None or not table.num_rows:
             return _NOTHING, _NOTHING, []
@@ -210,7 +210,7 @@ class LedgerDigest:
                     group.examples.append(Example(entry.partition, row, stage=stage, reason=reason, **values))
 
     def _add_scores(self, entry: ManifestEntry, dropped: tuple[Codes, Codes, list[str]]) -> None:
-        """Count all scores of a partition, and tell the documents that only one filter has dropped."""
+        """Count all scores of a partition, and find the documents that only one filter dropped."""
         table = self._table(entry, "scores", ("stage", "score"))
         if table is None or not table.num_rows:
             return
@@ -243,18 +243,19 @@ class LedgerDigest:
             counted = self._scores.setdefault((one.stage, one.name), ScoreDistribution(one.thresholds))
             counted.add(value, kept, kept | alone)
 
-    # --- what the page is given ---
+    # --- data for the page ---
 
     def sort(self, stages: Sequence[str]) -> None:
-        """Put stages into the order of the plan; partitions tell of them in their own."""
+        """Put stages into plan order; partitions list them in their own order."""
         place = {stage: number for number, stage in enumerate(stages)}
         self.groups = dict(sorted(self.groups.items(), key=lambda item: place.get(item[0][0], len(place))))
         self._clusters = dict(sorted(self._clusters.items(), key=lambda item: place.get(item[0], len(place))))
 
     def described_scores(self, stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """A distribution for every filter of which scores are known, in the order of the plan.
+        """A distribution for every filter with known scores, in plan order.
 
-        Of a run with all scores these are of all documents (`documents: all`), else of those that were dropped.
+        In a run that recorded all scores these cover all documents (`documents: all`), otherwise those that were
+        dropped.
         """
         found = []
         for one in self.filters:
@@ -286,11 +287,11 @@ class LedgerDigest:
         return sorted(found, key=lambda one: order.get(one["stage"], len(order)))
 
     def described_clusters(self) -> list[dict[str, Any]]:
-        """For each deduplication how many clusters have which size, the survivor included."""
+        """For each deduplication, the number of clusters by size, survivor included."""
         return list(starmap(_cluster_sizes, self._clusters.items()))
 
     def cluster_size(self, example: Example) -> int | None:
-        """How many documents are in the cluster of a duplicate, as far as the ledgers that were read tell."""
+        """The size of a duplicate's cluster, as far as the ledgers that were read show it."""
         parts = self._clusters.get(example.stage)
         if parts is None or example.cluster is None:
             return None

@@ -1,4 +1,4 @@
-"""Scores counted at the points of a grid, in one pass and bounded memory, so that a page can try thresholds."""
+"""Counts scores at the points of a grid, in one pass and bounded memory, so that a page can try thresholds."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Counts = npt.NDArray[np.int64]
 
 _POINTS = 81
 _BEFORE_GRID = 200_000
-"""Scores that are looked at before the points of the grid are chosen."""
+"""Number of scores to look at before the grid is chosen."""
 _AT_ONCE = 50_000
 _LOG_FROM = 30.0
-"""How many times the middle score the greatest has to be for a logarithmic axis."""
+"""Minimum ratio of the largest to the median score for a logarithmic axis."""
 _MARGIN = 0.3
 _TAIL = 0.005
-"""The share of scores at either end that the axis need not reach."""
+"""Share of scores at either end that the axis may leave out."""
 
 
 class ScoreDistribution:
-    """How many documents have a score below and up to each point of a grid.
+    """The number of documents with a score below and up to each point of a grid.
 
-    The grid is chosen by the first scores and holds the thresholds; counts at its points are exact for all scores.
+    The grid is chosen from the first scores and includes the thresholds; counts at its points are exact for all scores.
 
     Args:
-        thresholds: Bounds that have to be points of the grid.
+        thresholds: Bounds that must be points of the grid.
 
     Example:
         >>> scores = ScoreDistribution([0.5])
@@ -53,8 +53,8 @@ class ScoreDistribution:
 
         Args:
             scores: One per document.
-            kept: Whether the run has kept the document.
-            free: Whether nothing else has dropped it, so that its score alone decides.
+            kept: Whether the run kept the document.
+            free: Whether nothing else dropped the document, so that its score alone decides.
         """
         there = ~np.isnan(scores)
         if not there.all():

@@ -1,4 +1,4 @@
-"""The part of a text that a rule objects to, for the rules that know it; by the reason that the ledger gives."""
+"""Finds the part of a text that a rule objects to, for rules that can tell, by the reason in the ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 Span = tuple[int, int]
 
 _LOOKED_AT = 20_000
-"""Characters of a text that are searched."""
+"""Number of characters of a text that are searched."""
 _MAX_MARKS = 200
 _EXCERPT = 600
 _BEFORE = 120
@@ -49,7 +49,7 @@ _WORD = re.compile(r"\S+")
 
 
 def marked_excerpt(text: str, reason: str) -> dict[str, object]:
-    """A piece of a text around the first part that the reason is about, with such parts in it.
+    """An excerpt around the first passage that the reason is about, with such passages marked.
 
     Example:
         >>> marked_excerpt("see {x}", "curly_bracket")["marks"]
@@ -90,7 +90,7 @@ def _spans(text: str, reason: str) -> Iterator[Span]:
 
 
 def _repeated(text: str, piece: str) -> Iterator[Span]:
-    """Lines or paragraphs that have come before."""
+    """Lines or paragraphs that occurred before."""
     seen: set[str] = set()
     for found in re.finditer(piece, text):
         words = found[0].strip()
@@ -100,7 +100,7 @@ def _repeated(text: str, piece: str) -> Iterator[Span]:
 
 
 def _ngrams(text: str, n: int, *, only_top: bool) -> Iterator[Span]:
-    """The n-gram that occurs most often, or all that have come before."""
+    """The most frequent n-gram, or all that occurred before."""
     words = list(_WORD.finditer(text))
     grams = list(zip(*(map(str.lower, (word[0] for word in words[at:])) for at in range(n)), strict=False))
     if not grams:

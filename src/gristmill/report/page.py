@@ -1,4 +1,4 @@
-"""Makes the page of a report: one HTML file with its style, its script and its data, which loads nothing."""
+"""Writes the page of a report: one HTML file with its style, script and data, which loads nothing."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def write_report(
     record_path: str | os.PathLike[str] | None = None,
     storage_options: StorageOptions = None,
 ) -> str:
-    """Make the report of a run, also of one that failed or goes on; returns where it is.
+    """Write the report of a run, even if it failed or is still running. Returns its path.
 
     Args:
         output: The output of the run.
-        to: Where the page goes; by default into the record, as `report.html`.
-        extent: How much of the run is looked at.
-        record_path: Where the record of the run is, if not beside the output.
-        storage_options: Handed to fsspec for URLs.
+        to: Path of the page; defaults to `report.html` in the record.
+        extent: How much of the run to read.
+        record_path: Path of the run's record, if not beside the output.
+        storage_options: Passed to fsspec for URLs.
 
     Raises:
-        InputNotFoundError: No run has written there.
+        InputNotFoundError: The folder is not the output of a run.
         OutputError: The page cannot be written.
 
     Example:
@@ -60,11 +60,11 @@ def write_report(
 
 
 def write_after_run(folder: RunFolder, events: EventStream) -> None:
-    """Write the report of a run that has just ended, with little effort; what goes wrong is told, and nothing more."""
+    """Write a quick report of a run that has just ended; problems while writing are only reported."""
     try:
         write_report(folder, extent=AFTER_RUN)
-    except Exception as error:  # whatever is wrong with a page, the run has ended as it has
-        events.emit(Notice(f"The report of the run was not made: {error}", level="warning"))
+    except Exception as error:  # a problem with the page must not change the result of the run
+        events.emit(Notice(f"The report of the run was not written: {error}", level="warning"))
 
 
 def write_comparison(
@@ -75,17 +75,17 @@ def write_comparison(
     record_before: str | os.PathLike[str] | None = None,
     record_after: str | os.PathLike[str] | None = None,
 ) -> str:
-    """Make a page that shows two runs side by side; returns where it is.
+    """Write a page that shows two runs side by side. Returns its path.
 
     Args:
         before: The output of a run.
         after: The output of a later one.
-        to: Where the page goes.
-        record_before: Where the record of the first run is, if not beside the output.
+        to: Path of the page.
+        record_before: Path of the first run's record, if not beside the output.
         record_after: The same for the second.
 
     Raises:
-        InputNotFoundError: No run has written there.
+        InputNotFoundError: A folder is not the output of a run.
         OutputError: The page cannot be written.
     """
     from gristmill.report.comparison import compare_runs
@@ -104,7 +104,7 @@ def _write(folder: RunFolder, page: bytes, place: str) -> str:
         write_bytes_atomic(place, page, storage_options=None if is_local(place) else folder.storage_options)
     except OSError as error:
         raise OutputError(
-            f"The report cannot be written to {place}: {error} Choose another place with --to FILE (to=…).", path=place
+            f"The report cannot be written to {place}: {error} Choose another path with --to FILE (to=…).", path=place
         ) from error
     return place
 

@@ -1,4 +1,4 @@
-"""Makes the page of a profile: its tables and a flame graph, in one HTML file which loads nothing."""
+"""Writes the page of a profile: its tables and a flame graph, in one HTML file that loads nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gristmill.observe.profile.profile import DRIVER, Profile, Stack
 from gristmill.report.page import fill_page
 
 _LEAST_SHARE = 1 / 4000
-"""What is smaller than this share of a graph would be less than a pixel wide, and is left to its caller."""
+"""Nodes below this share of a graph would be less than a pixel wide and are merged into their caller."""
 
 
 def make_profile_page(profile: Profile) -> bytes:
@@ -39,12 +39,12 @@ def make_profile_page(profile: Profile) -> bytes:
 
 
 def flame(stacks: Sequence[Stack], frames: dict[Frame, int]) -> list[list[float]]:
-    """The nodes of a flame graph, each behind its caller: the caller's number, its frame, its seconds and its kind.
+    """The nodes of a flame graph, each after its caller: the caller's number, its frame, its seconds and its kind.
 
-    The kind is that in which most of its seconds were spent. The first node is all of it; below it are the stages.
+    The kind is the one with most of its seconds. The first node is the total; below it are the stages.
 
     Args:
-        stacks: What was seen.
+        stacks: The sampled stacks.
         frames: The numbers of frames; new ones are added.
     """
     seconds: dict[tuple[int, Frame], float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""Texts for the report, read again from the input and the output of a run: examples, lengths and languages."""
+"""Reads texts for the report again from the input and output of a run: examples, lengths and languages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_RECORD_BYTES = 16 << 20
 _GIVEN = "initial_tasks["
 _MAX_LANGUAGES = 12
 _LENGTH_STEPS = [0, *(round(10 ** (step / 3)) for step in range(3, 22))]
-"""Characters at which the classes of lengths begin: three to an order of magnitude."""
+"""Lower bounds of the length classes in characters: three per order of magnitude."""
 
 
 class TextReader:
@@ -37,12 +37,12 @@ class TextReader:
 
     Args:
         folder: The run.
-        text_field: The column with the text, where a stage names no other.
-        budget: Bytes that may be read.
-        documents: Documents of a partition whose lengths and languages are counted.
+        text_field: Text column, if a stage does not name another one.
+        budget: Maximum number of bytes to read.
+        documents: Number of documents per partition whose lengths and languages are counted.
 
     Attributes:
-        found: The documents that were wanted.
+        found: The requested documents.
         before: Documents of the input.
         after: Documents of the output.
         problems: What could not be read, by partition.
@@ -62,7 +62,7 @@ class TextReader:
         """Find the documents with these row numbers in the input of a partition, and count its first ones."""
         partition, left_out = source_of(entry)
         if any(part.relative.startswith(_GIVEN) for part in partition.ranges):
-            self.problems[entry.partition] = "The documents were given as tasks and lie in no file."
+            self.problems[entry.partition] = "The documents were passed as tasks and are not in any file."
             return
         missing, counted = set(wanted), 0
         try:
@@ -97,7 +97,7 @@ class TextReader:
         left_out: Mapping[str, BadRecord],
         options: StorageOptions,
     ) -> Iterator[tuple[int, Record]]:
-        """The first documents of a partition, and those that are wanted, until the budget is spent."""
+        """The first documents of a partition and the requested ones, until the budget is spent."""
         if any(part.reading or ".parquet" in part.relative.lower() for part in partition.ranges):
             yield from self._rows(partition, wanted, left_out, options)
             return
@@ -155,10 +155,10 @@ class TextReader:
             if self.budget <= 0:
                 return
 
-    # --- what the page is given ---
+    # --- data for the page ---
 
     def described_lengths(self) -> dict[str, Any] | None:
-        """How many documents have which length, before and after; None where no text was found."""
+        """The number of documents by length, before and after; None if no text was found."""
         counts = [self._lengths(records) for records in (self.before, self.after)]
         if not any(map(sum, counts)):
             return None
@@ -172,7 +172,7 @@ class TextReader:
         return found
 
     def described_languages(self) -> dict[str, Any] | None:
-        """The most frequent languages before and after, by a column that says so; None where there is none."""
+        """The most frequent languages before and after, from a language column; None if there is none."""
         sides = [Counter(filter(None, map(_language, records))) for records in (self.before, self.after)]
         total = sides[0] + sides[1]
         if not total:

@@ -1,4 +1,4 @@
-"""The contract of a stage: what it needs, what it gives, and the hooks an executor calls."""
+"""The contract of a stage: what it reads, what it writes, and the hooks an executor calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X = TypeVar("X", bound=Task[Any])
 Y = TypeVar("Y", bound=Task[Any])
 
 Spec = tuple[list[str], list[str]]
-"""The attributes of a task and the columns of its data that a stage reads or gives."""
+"""The task attributes and data columns that a stage reads or writes."""
 
 _UNSET: Any = object()
 _registry: dict[str, type[ProcessingStage[Any, Any]]] = {}
@@ -33,7 +33,7 @@ def get_stage_class(name: str) -> type[ProcessingStage[Any, Any]]:
     """The stage class registered under its class name.
 
     Raises:
-        UnknownNameError: (a KeyError) There is no such stage, or its module has not been imported.
+        UnknownNameError: (a KeyError) No stage has this name, or its module has not been imported.
     """
     if name not in _registry:
         raise UnknownNameError(f"There is no stage class {name!r}.{did_you_mean(name, _registry)}", name=name)
@@ -42,19 +42,19 @@ def get_stage_class(name: str) -> type[ProcessingStage[Any, Any]]:
 
 _PLAIN_ATTRIBUTES = ("name", "resources", "batch_size", "runtime_env")
 _NOT_INHERITED = ("fork_safe", "never_drops", "notes_changes")
-"""What a class says about its own code, which a subclass with other code would say wrongly."""
+"""Statements of a class about its own code, which may be false for a subclass with other code."""
 
 
 S = TypeVar("S")
 
 
 def is_batch_size(value: object) -> bool:
-    """Whether a stage can have this `batch_size`: a whole number of tasks from 1, or None for one at a time."""
+    """Whether this is a valid `batch_size`: a whole number of tasks from 1, or None for one at a time."""
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
 
 
 def own_copy(stage: S) -> S:
-    """A copy that shares nothing that can change, as far as the stage's attributes can be copied."""
+    """A copy that shares no mutable state, as far as the stage's attributes can be copied."""
     try:
         return copy.deepcopy(stage)
     except (TypeError, NotImplementedError, RecursionError):
@@ -62,43 +62,46 @@ def own_copy(stage: S) -> S:
 
 
 class ProcessingStage(ABC, Generic[X, Y]):
-    """One step of a pipeline. Subclass it, implement `process`, and declare the columns it reads and gives.
+    """One step of a pipeline. Subclass it, implement `process`, and declare the columns it reads and writes.
 
     A stage object is a description: constructors only store their arguments. Executors send copies to worker
     processes, where the hooks run in this order: `setup_on_node` (once per node), `setup` (once per worker),
     `process` or `process_batch` (many times), `teardown` (once per worker, also after an error).
 
     Attributes:
-        name: How the stage is called in reports; unique within a pipeline.
-        resources: What one worker needs.
-        batch_size: How many tasks a worker gets per call of `process_batch`; None: one.
-        runtime_env: Packages or variables its workers need (used by executors on Ray).
-        time_limit_s: How long one document may take; a slower one is quarantined and its worker replaced. None: the
+        name: Name of the stage in reports; unique within a pipeline.
+        resources: Resources of one worker.
+        batch_size: Number of tasks per call of `process_batch`; None means one.
+        runtime_env: Packages or environment variables its workers need (used by executors on Ray).
+        time_limit_s: Maximum time for one document; a slower one is quarantined and its worker replaced. None uses the
             default limit of the local executor.
-        default_time_limit_s: How long one document may take where `time_limit_s` is None and the executor has a longer
-            default limit. Enforced as that is: without a worker process, only Python code can be interrupted.
-        runs_without_gpu: Lets a stage that asks for a GPU run on processors where there is none.
-        needs_own_worker: Keeps the stage from sharing a worker with its neighbours (it holds a model, say).
+        default_time_limit_s: Maximum time for one document if `time_limit_s` is None and the executor's default is
+            longer. Enforced in the same way: without a worker process, only Python code can be interrupted.
+        runs_without_gpu: If True, a stage that requests a GPU falls back to the CPU where there is none.
+        needs_own_worker: If True, the stage does not share a worker with its neighbours (for example because it holds a
+            model).
         for_dropped: What to do, when a run records all scores, with documents that earlier stages dropped and that
-            later filters shall score: `"run"` gives them to this stage too, which must handle each document by itself
-            and not change anything but its result; `"pass"` leaves them as they are (the stage only adds columns);
-            `"score"` is for filters, whose `drop` then keeps them; `"stop"`, the default, follows them no further.
-        text_parameter: The attribute that names the column (or columns) that it reads as text; planning refuses columns
-            of lists or numbers there.
-        fills_text: Whether columns that it adds may hold text. Scores, labels and ids are none: planning refuses to let
-            them replace a text.
-        never_drops: Whether every document that comes in goes out. Not inherited, as `notes_changes`.
-        needs_all_documents: The stage can decide on no document before it has seen all of them. A pipeline with such a
-            stage runs in steps, which the stage gives (see `stages.deduplication`).
-        takes_all_files: The stage needs all input files at once: they come to it in one task, so one worker does it.
+            later filters should score: `"run"` passes them to this stage too, which must handle each document
+            independently and change nothing but its result; `"pass"` leaves them unchanged (the stage only adds
+            columns); `"score"` is for filters, whose `drop` then keeps them; `"stop"`, the default, does not follow
+            them further.
+        text_parameter: The attribute that names the column (or columns) read as text; planning rejects columns of lists
+            or numbers there.
+        fills_text: Whether the columns it adds may hold text. Scores, labels and ids are not text: planning does not
+            allow them to overwrite a text.
+        never_drops: Whether every input document is in the output. Not inherited, like `notes_changes`.
+        needs_all_documents: The stage must see all documents before it can decide on any. A pipeline with such a stage
+            runs in steps, which the stage defines (see `stages.deduplication`).
+        takes_all_files: The stage needs all input files at once: they are passed in one task, so a single worker runs
+            it.
         role: `"score_filter"` for stages that drop by recorded scores and the bounds in `filter_obj` and `invert`,
-            `"deduplication"` for stages whose decision on a document depends on the others that come to them.
+            `"deduplication"` for stages whose decision on a document depends on other documents.
         fork_safe: The stage's code may be loaded and run outside a worker: importing its module starts no thread, and
-            no document ends the process. The local engine imports it before it forks workers, and runs it on small
-            inputs without any. Not inherited, as `notes_changes`.
-        notes_changes: The stage records every text that it changes (`batch.note_change`), so what it returns is not
-            compared with what it was given. Not inherited: a subclass may change other texts, and is compared unless it
-            says so itself.
+            no document can crash the process. The local engine imports it before forking workers, and runs it in the
+            driver on small inputs. Not inherited, like `notes_changes`.
+        notes_changes: The stage records every text that it changes (`batch.note_change`), so its output is not compared
+            with its input. Not inherited: a subclass may change other texts, and is compared unless it declares this
+            itself.
 
     Example:
         >>> class Upper(ProcessingStage):
@@ -136,7 +139,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     _metrics: dict[str, float] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse definitions that look right and would be silently ignored; register the others by their name."""
+        """Refuse definitions that look right but would be silently ignored; register the others by name."""
         super().__init_subclass__(**options)
         where, defined = f"{cls.__module__}.{cls.__qualname__}", cls.__dict__
         for attribute in _PLAIN_ATTRIBUTES:
@@ -144,17 +147,19 @@ class ProcessingStage(ABC, Generic[X, Y]):
                 raise StageDefinitionError(f"{where} defines _{attribute}; use {attribute} instead.")
             if isinstance(defined.get(attribute), property):
                 raise StageDefinitionError(
-                    f"{where} defines {attribute} as a property, which with_() could not change; make it a class "
+                    f"{where} defines {attribute} as a property, which with_() cannot change; make it a class "
                     "attribute."
                 )
         size = defined.get("batch_size", 1)
         if not isinstance(size, Field) and not is_batch_size(size):
             raise StageDefinitionError(
-                f"{where} has batch_size = {size!r}; give a whole number of tasks, at least 1, or None for one."
+                f"{where} has batch_size = {size!r}; it must be a whole number of tasks, at least 1, or None for one."
             )
         annotated = "num_workers" in inspect.get_annotations(cls)
         if annotated or ("num_workers" in defined and not callable(defined["num_workers"])):
-            raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")
+            raise StageDefinitionError(
+                f"{where} has num_workers as an attribute; define a method num_workers(self) instead."
+            )
         for claim in _NOT_INHERITED:
             if claim not in cls.__dict__:
                 setattr(cls, claim, False)
@@ -165,16 +170,17 @@ class ProcessingStage(ABC, Generic[X, Y]):
 
     @abstractmethod
     def process(self, task: X) -> Y | list[Y] | Iterator[Y] | None:
-        """Turn one task into one, several (a list, or an iterator that is consumed as it goes) or none.
+        """Turn one task into one, several (a list, or an iterator that is consumed lazily) or none.
 
         Called in a worker, many times. Returning None means that every document was dropped, with the stage's name as
         the reason.
         """
 
     def process_batch(self, tasks: list[X]) -> list[Y]:
-        """Turn several tasks into any number; override it when working on many at once is faster.
+        """Turn several tasks into any number; override it if processing many at once is faster.
 
-        Called in a worker with up to `batch_size` tasks. Where a stage overrides it, `process` is not called by itself.
+        Called in a worker with up to `batch_size` tasks. If a stage overrides it, `process` is not called
+        automatically.
         """
         results: list[Y] = []
         for task in tasks:
@@ -195,16 +201,22 @@ class ProcessingStage(ABC, Generic[X, Y]):
     # --- the life of a worker ---
 
     def check_environment(self) -> None:
-        """Called in the driver when a run is planned: refuse now what workers would refuse, such as a missing package.
+        """Called in the driver when a run is planned: refuse early what workers would refuse.
 
-        It only looks: nothing is loaded or downloaded.
+        For example a missing package. It only checks: nothing is loaded or downloaded.
+        """
+
+    def keep_record(self, folder: str) -> None:
+        """Called in the driver when a run with an output is planned: `folder`, the record, is where it may keep files.
+
+        Called on the copy of the stage that workers get.
         """
 
     def begin_run(self) -> None:
-        """Called once in the driver when a run begins, before its first task; not by `explain`."""
+        """Called once in the driver when a run starts, before its first task; not by `explain`."""
 
     def warm_up(self) -> None:
-        """Called once in the driver before workers start: load or compile what all of them will use."""
+        """Called once in the driver before workers start: load or compile what all of them use."""
 
     def setup_on_node(self, node_info: NodeInfo | None = None, worker_metadata: WorkerMetadata | None = None) -> None:
         """Called once per node and stage, before any worker starts there: download, unpack."""
@@ -222,16 +234,16 @@ class ProcessingStage(ABC, Generic[X, Y]):
         return [], []
 
     def outputs(self) -> Spec:
-        """The attributes and columns this stage adds or keeps; `([], [])` leaves it open."""
+        """The attributes and columns this stage adds or keeps; `([], [])` declares nothing."""
         return [], []
 
     def check_columns(self, columns: Collection[str]) -> None:
-        """Refuse to run on these columns, when the pipeline is planned, for a reason that `inputs` cannot express."""
+        """Refuse to run on these columns at planning time, for a reason that `inputs` cannot express."""
 
     def filled_columns(self) -> list[str]:
-        """Columns that this stage fills, those of `outputs` that it does not read; without `inputs` it is not known.
+        """Columns that this stage writes: those of `outputs` that it does not read; unknown without `inputs`.
 
-        Planning tells where values are lost that were there before.
+        Planning warns where existing values would be overwritten.
         """
         declared = self.inputs()
         if isinstance(declared, dict) or type(self).inputs is ProcessingStage.inputs:
@@ -242,9 +254,9 @@ class ProcessingStage(ABC, Generic[X, Y]):
         return list(filled)
 
     def content_digest(self) -> str | None:
-        """A digest of local files that decide the results, where the parameters only name them; None without any.
+        """A digest of local files that affect the results but are only named by the parameters; None if there are none.
 
-        A run that was stopped is not resumed with others.
+        An interrupted run is not resumed with different files.
         """
         return None
 
@@ -253,7 +265,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
         return None
 
     def requested_workers(self) -> int | None:
-        """The number of workers after `with_(num_workers=…)` is taken into account."""
+        """The number of workers, including `with_(num_workers=…)`."""
         return self.num_workers() if self._requested_workers is _UNSET else self._requested_workers
 
     def ray_stage_spec(self) -> dict[str, Any]:
@@ -273,16 +285,17 @@ class ProcessingStage(ABC, Generic[X, Y]):
         return {**self.xenna_stage_spec(), **self._xenna_spec}
 
     def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
-        """One stage that does the work of this one and of some that follow directly, or None.
+        """One stage that does the work of this one and of some directly following stages, or None.
 
-        The planner asks each stage once, from the front. Built-in filters answer with a single pass over the column.
+        The planner asks each stage once, from the front. Built-in filters return a stage that makes a single pass over
+        the column.
         """
         return None
 
     # --- helpers ---
 
     def input_spec_for_task(self, task: Task[Any]) -> Spec:
-        """The part of `inputs()` that applies to this kind of task."""
+        """The part of `inputs()` that applies to this type of task."""
         declared = self.inputs()
         if not isinstance(declared, dict):
             return declared
@@ -301,7 +314,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
         return not columns or not hasattr(task, "get_columns") or set(columns).issubset(task.get_columns())
 
     def supports_batch_processing(self) -> bool:
-        """Whether `process_batch` is written by the stage itself."""
+        """Whether the stage implements `process_batch` itself."""
         return type(self).process_batch is not ProcessingStage.process_batch
 
     def get_config(self) -> dict[str, Any]:
@@ -325,7 +338,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
         *,
         time_limit_s: float | None = None,
     ) -> ProcessingStage[X, Y]:
-        """A copy with some settings changed; what is not given stays as it is.
+        """A copy with some settings changed; omitted settings are kept.
 
         Example:
             >>> gpu = stage.with_(resources=Resources(gpus=0.25), batch_size=8)
@@ -335,11 +348,11 @@ class ProcessingStage(ABC, Generic[X, Y]):
             changed.name = name
         if resources is not None:
             if not isinstance(resources, Resources):
-                raise UsageError(f"with_(resources={resources!r}): give a Resources object.")
+                raise UsageError(f"with_(resources={resources!r}): must be a Resources object.")
             changed.resources = resources
         if batch_size is not None:
             if not is_batch_size(batch_size):
-                raise UsageError(f"with_(batch_size={batch_size!r}): give a whole number of tasks, at least 1.")
+                raise UsageError(f"with_(batch_size={batch_size!r}): must be a whole number of tasks, at least 1.")
             changed.batch_size = batch_size
         if runtime_env is not None:
             changed.runtime_env = runtime_env
@@ -351,7 +364,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
             changed._xenna_spec = {**self._xenna_spec, **xenna_stage_spec}
         if num_workers is not _UNSET:
             if num_workers is not None and (isinstance(num_workers, bool) or num_workers < 1):
-                raise UsageError(f"with_(num_workers={num_workers!r}): give at least 1, or None to reset.")
+                raise UsageError(f"with_(num_workers={num_workers!r}): must be at least 1, or None to reset.")
             changed._requested_workers = num_workers
         if time_limit_s is not None:
             changed.time_limit_s = time_limit_s
@@ -367,11 +380,11 @@ class ProcessingStage(ABC, Generic[X, Y]):
         return any(get_origin(kind) in (list, Iterator) or kind is list for kind in kinds)
 
     def _log_metric(self, name: str, value: float) -> None:
-        """Add `value` to the custom figure `name` of this call."""
+        """Add `value` to the custom metric `name` of this call."""
         self._log_metrics({name: value})
 
     def _log_metrics(self, figures: Mapping[str, float]) -> None:
-        """Add several custom figures to this call."""
+        """Add several custom metrics to this call."""
         if self._metrics is None:
             self._metrics = {}
         for name, value in figures.items():
@@ -379,7 +392,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
 
     @contextmanager
     def _time_metric(self, name: str) -> Iterator[None]:
-        """Add the seconds of the enclosed block to the custom figure `name`."""
+        """Add the seconds of the enclosed block to the custom metric `name`."""
         start = time.perf_counter()
         try:
             yield
@@ -387,7 +400,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
             self._log_metric(name, time.perf_counter() - start)
 
     def _consume_custom_metrics(self) -> dict[str, float]:
-        """The custom figures since the last call, which are then forgotten."""
+        """The custom metrics since the last call, which are then reset."""
         figures, self._metrics = self._metrics or {}, None
         return figures
 
@@ -396,10 +409,10 @@ class ProcessingStage(ABC, Generic[X, Y]):
 
 
 class FusedStage(ProcessingStage[Any, Any]):
-    """A stage that does the work of several; reports stay per member.
+    """A stage that does the work of several; reports remain per member.
 
-    Drops name their member by `batch.drop(..., stage=member.name)`; the runner derives the rows in and out of each
-    member from them, in the order of `members`.
+    Drops name their member by `batch.drop(..., stage=member.name)`; the runner derives the input and output rows of
+    each member from them, in the order of `members`.
     """
 
     members: Sequence[ProcessingStage[Any, Any]] = ()
@@ -409,7 +422,7 @@ class FusedStage(ProcessingStage[Any, Any]):
         """Do the work of all members."""
 
     def filled_columns(self) -> list[str]:
-        """The columns that the members fill."""
+        """The columns that the members write."""
         names: list[str] = []
         for member in self.members:
             names += member.filled_columns()
@@ -417,7 +430,7 @@ class FusedStage(ProcessingStage[Any, Any]):
 
 
 class CompositeStage(ProcessingStage[X, Y]):
-    """A stage that stands for a sequence of others, which the planner puts in its place.
+    """A stage that represents a sequence of others, which the planner expands.
 
     Example:
         >>> class Clean(CompositeStage):
@@ -432,10 +445,10 @@ class CompositeStage(ProcessingStage[X, Y]):
 
     @abstractmethod
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
-        """The stages to run instead, in order; they may be composites again."""
+        """The stages to run instead, in order; they may be composites themselves."""
 
     def process(self, task: X) -> Y | list[Y] | Iterator[Y] | None:
-        """Never called: a composite is taken apart before anything runs."""
+        """Never called: a composite is expanded before anything runs."""
         raise StageDefinitionError(
             f"{type(self).__name__} is a composite: put it into a Pipeline, or run the stages of .decompose()."
         )
@@ -451,8 +464,8 @@ class CompositeStage(ProcessingStage[X, Y]):
     ) -> Any:
         """A copy with changed settings: for one part, or for all of them.
 
-        Resources with GPUs go only to the parts that ask for a GPU themselves, if any of them does: a model gets them,
-        the tokenizer before it keeps what it has.
+        Resources with GPUs are applied only to the parts that request a GPU themselves, if any does: a model gets them,
+        the tokenizer before it keeps its own.
 
         Args:
             stage_config: `{stage name: {setting: value}}` for the named parts.
@@ -473,7 +486,7 @@ class CompositeStage(ProcessingStage[X, Y]):
     def decompose_and_apply_with(
         self, before: Sequence[ProcessingStage[Any, Any]] = ()
     ) -> list[ProcessingStage[Any, Any]]:
-        """The parts with the changes of `with_` applied; `before` are the stages before it, composites taken apart."""
+        """The parts with the changes of `with_` applied; `before` are the expanded stages before it."""
         parts = list(self.decompose())
         if not self._changes and not self._keywords:
             return parts
@@ -499,7 +512,7 @@ class CompositeStage(ProcessingStage[X, Y]):
 def _with_keywords(
     parts: Sequence[ProcessingStage[Any, Any]], keywords: Mapping[str, Any]
 ) -> list[ProcessingStage[Any, Any]]:
-    """The parts of a composite with settings for all of them; GPUs only for those that ask for one, if any does."""
+    """The parts of a composite with common settings; GPUs only for those that request one, if any does."""
     resources = keywords.get("resources")
     if not getattr(resources, "requires_gpu", False) or not any(_asks_for_gpu(part) for part in parts):
         return [part.with_(**keywords) for part in parts]

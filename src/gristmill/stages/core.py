@@ -1,4 +1,4 @@
-"""Another name for `gristmill.stages.base`."""
+"""Alias of `gristmill.stages.base`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from gristmill.tasks.base import Task
 
 
 class FunctionStage(ProcessingStage[Any, Any]):
-    """A stage whose work is one function."""
+    """A stage that calls one function."""
 
     def __init__(self, function: Callable[[Any], Any], name: str) -> None:
         self.function = function
@@ -21,10 +21,10 @@ class FunctionStage(ProcessingStage[Any, Any]):
         self.__doc__ = function.__doc__
 
     def process(self, task: Any) -> Any:
-        """What the function gives for `task`; metadata and performance records are handed on."""
+        """The function's result for `task`; metadata and performance records are passed on."""
         given = self.function(task)
         if given is None or not isinstance(given, Task | list | tuple | Iterator):
-            return given  # the runner says what is wrong with it
+            return given  # the runner reports what is wrong with it
         results = [given] if isinstance(given, Task) else list(given)
         for result in results:
             if isinstance(result, Task) and result is not task:
@@ -37,7 +37,7 @@ class FunctionStage(ProcessingStage[Any, Any]):
         return {"is_fanout_stage": returns.startswith(("list", "typing.List", "List", "collections.abc.Iterator"))}
 
     def __call__(self, task: Any) -> Any:
-        """Call the function itself, as if it had not been decorated."""
+        """Call the function itself, as if it were not decorated."""
         return self.function(task)
 
 
@@ -51,13 +51,13 @@ def processing_stage(
 ) -> Callable[[Callable[[Any], Any]], FunctionStage]:
     """Make a stage of a function that takes one task and returns a task, a list of tasks or None.
 
-    `get_stage_class` finds its class by `name`; a later stage of the same name takes its place, as with classes.
+    `get_stage_class` finds its class by `name`; a later stage with the same name replaces it, as for classes.
 
     Args:
-        given: Nothing; the function, where the decorator is written without its parameters, which is an error.
-        name: The stage's name, which must be given.
-        resources: What one worker needs, as `Resources` or as a dictionary of its fields.
-        batch_size: How many tasks a worker gets per call.
+        given: Nothing; the function, if the decorator is used without parameters, which is an error.
+        name: Name of the stage; required.
+        resources: Resources of one worker, as `Resources` or a dictionary of its fields.
+        batch_size: Number of tasks per call.
 
     Example:
         >>> @processing_stage(name="shout", resources=Resources(cpus=1))
@@ -97,7 +97,7 @@ def processing_stage(
 def _class_of(function: Callable[[Any], Any], name: str) -> type[FunctionStage]:
     """A class for one function, which `get_stage_class` finds by the stage's name and which takes no arguments.
 
-    Plans call all of them `FunctionStage`; functions are told apart by their code.
+    Plans name all of them `FunctionStage`; functions are distinguished by their code.
     """
 
     def construct(self: FunctionStage) -> None:

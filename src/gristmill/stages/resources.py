@@ -1,4 +1,4 @@
-"""What a worker of a stage needs: processors, and a share of a GPU, whole GPUs, or an amount of GPU memory."""
+"""Resources of a stage's worker: CPU cores, and a share of a GPU, whole GPUs, or an amount of GPU memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gristmill.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """A request, as a value: nothing is looked up here; the executor resolves it against its hardware.
+    """A resource request as a plain value; the executor resolves it against its hardware.
 
     Args:
-        cpus: Processors per worker; fractions are allowed.
-        gpu_memory_gb: Memory of one GPU that a worker needs; the executor turns it into a share of a device.
-        gpus: GPUs per worker: 0.25 lets four workers share one, 2 gives one worker two.
+        cpus: CPU cores per worker; fractions are allowed.
+        gpu_memory_gb: GPU memory per worker; the executor turns it into a share of a device.
+        gpus: GPUs per worker: with 0.25 four workers share one, with 2 each worker has two.
 
     Example:
         >>> Resources(cpus=2.0).requires_gpu
@@ -32,11 +32,11 @@ class Resources:
         for name in ("cpus", "gpu_memory_gb", "gpus"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise UsageError(f"Resources({name}={value!r}): {name} must be a number that is not negative.")
+                raise UsageError(f"Resources({name}={value!r}): {name} must be a non-negative number.")
         if self.gpus and self.gpu_memory_gb:
             raise UsageError(
-                f"Resources(gpus={self.gpus}, gpu_memory_gb={self.gpu_memory_gb}): give one of the two. "
-                "gpu_memory_gb is for a stage that shares a single GPU, gpus for a share or a number of them."
+                f"Resources(gpus={self.gpus}, gpu_memory_gb={self.gpu_memory_gb}): set only one of the two. "
+                "gpu_memory_gb is for a stage that shares a single GPU, gpus for a share or a number of GPUs."
             )
         if self.gpus > 1 and self.gpus != int(self.gpus):
             raise UsageError(
@@ -50,7 +50,7 @@ class Resources:
         return self.gpus > 0 or self.gpu_memory_gb > 0
 
     def gpus_on(self, device_memory_gb: float) -> float:
-        """The share of a device with `device_memory_gb` (or the number of devices) that this request comes to.
+        """The share of a device with `device_memory_gb` (or the number of devices) that this request amounts to.
 
         Raises:
             UsageError: The request does not fit one device.
@@ -60,7 +60,7 @@ class Resources:
         if self.gpu_memory_gb > device_memory_gb:
             raise UsageError(
                 f"Resources(gpu_memory_gb={self.gpu_memory_gb}) does not fit a GPU with {device_memory_gb:g} GB; "
-                "ask for less, or for several whole GPUs with gpus=."
+                "request less, or several whole GPUs with gpus=."
             )
         return self.gpu_memory_gb / device_memory_gb
 

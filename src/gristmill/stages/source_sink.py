@@ -1,6 +1,6 @@
 """The two ends of a pipeline: where partitions come from and where committed files go.
 
-Readers and writers implement these; planner, runner and executors know only these.
+Readers and writers implement these; planner, runner and executors use only these.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 
 READER_PARTS = ("warc_pages",)
-"""Stages that belong to a reader and drop what is no document in its files: nothing to drop is no mistake."""
+"""Stages that belong to a reader and drop what is not a document in its files; dropping nothing is normal for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceColumns:
-    """The columns a source will give, as far as can be told without reading it.
+    """The columns a source will provide, as far as known without reading it.
 
-    `complete` is False when other columns may turn up later (JSONL records need not have the same keys). `not_text`
-    says what columns hold in which not a single text was seen. `beside` is a sentence about files of other formats that
-    are not read, for a user who misses a column.
+    `complete` is False if other columns may appear later (JSONL records need not have the same keys). `not_text` names
+    the types of columns in which no text was seen. `beside` is a sentence about files of other formats that are not
+    read, for a user who misses a column.
     """
 
     names: tuple[str, ...]
@@ -59,11 +59,12 @@ class SourceColumns:
 
 
 class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
-    """A stage that knows its partitions before anything runs. Asked by the driver only.
+    """A stage that knows its partitions before anything runs. Called by the driver only.
 
     Attributes:
-        surveyed: What of the input is read and what is not, once `partitions` has looked; None for other than files.
-        format: What its files hold, for a writer that follows the input.
+        surveyed: Which input files are read and which are not, after `partitions` has run; None for sources without
+            files.
+        format: Format of its files, for a writer that follows the input.
     """
 
     is_source_stage = True
@@ -80,25 +81,25 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
 
     @abstractmethod
     def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
-        """What columns will come, looking for `wanted` in particular; None if it cannot be told."""
+        """The columns to expect, looking for `wanted` in particular; None if unknown."""
 
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
-        """Tell the stage that reads these partitions what only the whole input shows; called on a copy of it."""
+        """Give the stage that reads these partitions facts about the whole input; called on a copy of it."""
 
     def keep_files_whole(self) -> None:
-        """Make every file a partition from now on, instead of splitting large ones; called on a copy of the stage."""
+        """Make every file one partition from now on, instead of splitting large ones; called on a copy of the stage."""
 
     def gather_files(self) -> None:
         """Put all files into one partition from now on; called on a copy of the stage."""
 
     def serve(self, stage: ProcessingStage[Any, Any]) -> None:
-        """Adapt to the stage that gets the partitions, which does not read ranges or reads another format.
+        """Adapt to the stage that receives the partitions, which does not read ranges or reads another format.
 
         Called on a copy, before `partitions`.
         """
 
     def searched_folders(self) -> list[str]:
-        """Absolute paths of local folders of which every suitable file is input."""
+        """Absolute paths of local folders in which every suitable file is input."""
         return []
 
     def task(self, partition: Partition, *, total: int = 1) -> FileGroupTask:
@@ -122,15 +123,15 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     """A stage that turns files into documents. The planner sets these on its own copy.
 
     Attributes:
-        hints: Columns that later stages will ask for.
-        salvage: Keep what can be read of a damaged file. Otherwise nothing of it may be kept, and damage that is found
-            while reading is raised: documents that were given before must be taken back.
-        checks_first: Look for damage in a pass of its own, and leave damaged files out. For plans whose documents are
-            on their way to other workers by then, and when a partition is read again because of damage.
-        selection: The documents to read, where not all.
-        errors: What becomes of text that is not UTF-8: `quarantine` its document, or `replace` invalid bytes by U+FFFD.
-        reads_ranges: Reads the ranges of a partition and not whole files, so that a large file can be split.
-        only_format: The format that it reads, where it reads just one.
+        hints: Columns that later stages will read.
+        salvage: Keep the readable part of a damaged file. Otherwise nothing of it may be kept, and damage found while
+            reading is raised: documents returned earlier must be taken back.
+        checks_first: Check for damage in a separate pass, and skip damaged files. For plans whose documents would
+            already be on their way to other workers, and when a partition is read again because of damage.
+        selection: The documents to read, if not all.
+        errors: How to handle text that is not UTF-8: `quarantine` its document, or `replace` invalid bytes with U+FFFD.
+        reads_ranges: Reads the ranges of a partition rather than whole files, so that a large file can be split.
+        only_format: The format that it reads, if just one.
     """
 
     hints: tuple[str, ...] = ()
@@ -142,21 +143,21 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     only_format: Format | None = None
 
     def handle_errors(self, errors: TextErrors) -> None:
-        """Set `errors`. The default is no part of the plan, so that outputs of earlier versions are resumed."""
+        """Set `errors`. The default is not part of the plan, so that outputs of earlier versions can be resumed."""
         if errors not in get_args(TextErrors):
-            raise UsageError(f"errors={errors!r}: give 'quarantine' or 'replace'.", value=errors)
+            raise UsageError(f"errors={errors!r}: must be 'quarantine' or 'replace'.", value=errors)
         if errors != "quarantine":
             self.errors = errors
 
     def select(self, selection: Selection) -> None:
-        """Read only the selected documents; as parameters of the stage they are a part of the plan."""
+        """Read only the selected documents; as parameters of the stage they are part of the plan."""
         self.selection = selection
         given = {"sample": selection.sample, "max_documents": selection.max_documents}
         given |= {"seed": None if selection.sample is None else selection.seed}
         vars(self).update({name: value for name, value in given.items() if value is not None})
 
     def note_repairs(self, batch: DocumentBatch, repairs: Iterable[Repair]) -> None:
-        """Record which documents of the batch were repaired: each is counted as changed, once."""
+        """Record which documents of the batch were repaired: each counts as changed once."""
         places = {int(row): place for place, row in enumerate(batch.rows)}
         by_column: dict[str, npt.NDArray[np.int64]] = {}
         for repair in repairs:
@@ -174,10 +175,10 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         blocks = read(partition, strict=not self.salvage, left_out=left_out)
         for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
             yield self.batch_of(block, dataset_name)
-            del block  # the next one takes its memory
+            del block  # the next one reuses its memory
 
     def batch_of(self, block: TableBlock, dataset_name: str) -> DocumentBatch:
-        """Rows that were read, as a batch that knows their places."""
+        """Rows that were read, as a batch that knows their positions."""
         batch = DocumentBatch.from_columns(TableColumns(block.table), rows=block.rows, dataset_name=dataset_name)
         if len(block.sources) == 1:
             batch._metadata["source_file"] = block.sources[0][1].path
@@ -202,23 +203,23 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
 
 
 class PartFile(Protocol):
-    """The output of a partition while it is written; usually one file."""
+    """The output of a partition while it is being written; usually one file."""
 
     def append(self, payload: Any, /, *, rows: int | None = None) -> None:
-        """Add what `SinkStage.encode` gave for one batch."""
+        """Add what `SinkStage.encode` returned for one batch."""
 
     def close(self) -> list[WrittenFile]:
-        """Finish and say what was written."""
+        """Finish and return what was written."""
 
     def abort(self) -> None:
-        """Throw away what is not finished."""
+        """Discard what is not finished."""
 
 
 class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
-    """A stage that writes. It says how a batch becomes bytes; the runner decides when a partition is committed.
+    """A stage that writes. It defines how a batch becomes bytes; the runner decides when a partition is committed.
 
     Attributes:
-        has_summary: Whether it has something to say about the output as a whole: `notes` and `summary`.
+        has_summary: Whether it describes the output as a whole: `notes` and `summary`.
     """
 
     is_sink_stage = True
@@ -230,15 +231,15 @@ class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
     @property
     @abstractmethod
     def extension(self) -> str:
-        """The end of the names of output files, with its dot and any compression suffix."""
+        """Extension of output files, including the dot and any compression suffix."""
 
     @abstractmethod
     def encode(self, batch: DocumentBatch) -> Any:
-        """The payload of one batch: bytes or a table, as `open_part` takes it."""
+        """The payload of one batch: bytes or a table, as `open_part` expects."""
 
     @abstractmethod
     def open_part(self, path: str) -> PartFile:
-        """A new file at `path` that takes payloads in order."""
+        """A new file at `path` that accepts payloads in order."""
 
     def open_piece(self, path: str) -> PartFile:
         """A new file at `path` for the payload of one batch, for `concatenate`; by default a small part."""
@@ -249,13 +250,13 @@ class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
         """Join files that were written piece by piece into the one that `open_part` would have written."""
 
     def notes(self) -> list[str]:
-        """What users should know about the output before the run starts, one sentence each. Asked by the driver."""
+        """What users should know about the output before the run starts, one sentence each. Called by the driver."""
         return []
 
     def summary(self, folder: RunFolder) -> OutputSummary | None:
-        """What belongs to the output as a whole, once every partition is committed; None for nothing.
+        """What describes the output as a whole, once every partition is committed; None for nothing.
 
-        Asked by the driver at the end of every run. Equal partitions must give equal bytes.
+        Called by the driver at the end of every run. Equal partitions must produce equal bytes.
         """
         return None
 
@@ -264,20 +265,20 @@ Mode = Literal["ignore", "overwrite", "error"]
 
 
 class BaseWriter(SinkStage):
-    """Writes documents into a folder, one file per partition, each of them complete or not there.
+    """Writes documents to a folder, one file per partition, each complete or absent.
 
     Args:
-        path: The folder; for a single input file also a file with an ending such as `.jsonl`, unless a folder of that
-            name is there.
-        write_kwargs: `compression`, and `storage_options` of the file system.
-        fields: Only these columns, in this order.
-        mode: How to treat existing files: "ignore" resumes an earlier run and refuses to replace other files,
+        path: Output folder; for a single input file also a file with an extension such as `.jsonl`, unless a folder of
+            that name exists.
+        write_kwargs: `compression`, and `storage_options` for the file system.
+        fields: Columns to write, in this order; all by default.
+        mode: How to treat existing files: "ignore" resumes an earlier run and refuses to overwrite other files,
             "overwrite" starts over and replaces them, "error" requires an empty folder.
-        compression: How files are compressed.
+        compression: Compression of the files.
 
     Attributes:
-        endings: The endings that files of this format can have.
-        file_extension: The one that they get.
+        endings: Extensions that files of this format can have.
+        file_extension: The extension that they get.
     """
 
     endings: tuple[str, ...] = ()
@@ -304,15 +305,16 @@ class BaseWriter(SinkStage):
         if mode not in get_args(Mode):
             hint = ""
             if str(mode) == "append":
-                hint = " Appending is what 'ignore' does: partitions that are not there yet are added."
+                hint = " 'ignore' appends: it adds partitions that do not exist yet."
             kind = NotSupportedError if str(mode) == "append" else UsageError
             raise kind(
-                f"{type(self).__name__}(mode={mode!r}): mode is one of {', '.join(get_args(Mode))}.{hint}", mode=mode
+                f"{type(self).__name__}(mode={mode!r}): mode must be one of {', '.join(get_args(Mode))}.{hint}",
+                mode=mode,
             )
         if not str(path).strip() or str(path).endswith("://"):
             raise UsageError(
-                f"{type(self).__name__}(path={str(path)!r}): this names no folder. Give one; if the path comes from a "
-                "variable, check that it is set."
+                f"{type(self).__name__}(path={str(path)!r}): not a folder name. Pass a folder; if the path comes from "
+                "a variable, check that it is set."
             )
         self.path = str(path)
         self.fields = field_names(fields)
@@ -328,7 +330,7 @@ class BaseWriter(SinkStage):
         return ["data"], []
 
     def process(self, task: DocumentBatch) -> FileGroupTask:
-        """Write one batch as a file of its own; in a pipeline the runner writes partitions instead."""
+        """Write one batch to its own file; in a pipeline the runner writes partitions instead."""
         return self._write_alone(task, self.open_part)
 
     def _write_alone(self, task: DocumentBatch, open_part: Callable[[str], PartFile]) -> FileGroupTask:
@@ -351,16 +353,16 @@ class BaseWriter(SinkStage):
 
 
 def field_names(fields: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names of columns as given, None for all of them.
+    """The column names as passed, None for all columns.
 
     Raises:
-        UsageError: They are no list of names; a single text would be taken for a list of its letters.
+        UsageError: They are not a list of names; a single string would be treated as a list of characters.
     """
     if fields is None:
         return None
     if isinstance(fields, str):
-        raise UsageError(f"fields={fields!r} is one text; give a list of column names: fields=[{fields!r}].")
+        raise UsageError(f"fields={fields!r} is a single string; pass a list of column names: fields=[{fields!r}].")
     names = tuple(fields)
     if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"fields={list(names)!r}: the names of columns are text.")
+        raise UsageError(f"fields={list(names)!r}: column names must be strings.")
     return names

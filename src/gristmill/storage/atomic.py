@@ -2,7 +2,7 @@
 
 Locally a file is written under a temporary name in its own folder and renamed; other stores publish on completion.
 Temporary names carry a run token, this machine and the process, so that processes never collide and leftovers of dead
-ones can be told from work in progress.
+ones are distinguishable from work in progress.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _counter = itertools.count()
 
 
 def temporary_path(path: str, *, token: str = "x") -> str:
-    """A name in the folder of the local `path` that nobody else uses."""
+    """A name in the folder of the local `path` that is not in use."""
     if not re.fullmatch(r"[A-Za-z0-9]+", token):
         raise UsageError(f"token={token!r} must consist of letters and digits.", value=token)
     folder, name = os.path.split(path)
@@ -108,7 +108,7 @@ class AtomicFile:
     """A binary file under construction that appears at `path` when it is complete, and knows its size and hash.
 
     As a context manager it is published at the end of the block and thrown away when the block raises. XXH3 with 128
-    bits notices damage and mix-ups at many GB/s; it is no defence against forgery, and needs to be none.
+    bits notices damage and mix-ups at many GB/s; it does not protect against forgery, and need not.
 
     Example:
         >>> with AtomicFile("out/record.json") as file:  # doctest: +SKIP
@@ -271,7 +271,7 @@ def json_bytes(value: Any) -> bytes:
 def sweep_temporaries(
     folder: str | os.PathLike[str], *, token: str | None = None, dead_pids: Collection[int] = (), recursive: bool = True
 ) -> list[str]:
-    """Remove temporaries that nobody will finish and return their paths.
+    """Remove abandoned temporary files and return their paths.
 
     Removed are those of `token`, and those written on this machine by a process that is in `dead_pids` or no longer
     exists. Everything else may be work in progress and stays.
@@ -307,7 +307,7 @@ def _alive(pid: int) -> bool:
 def check_writable(
     path: str, storage_options: StorageOptions = None, *, advice: str = "Check the path and its permissions."
 ) -> None:
-    """Refuse a folder in which nothing can be written, as far as that can be told without leaving anything there.
+    """Refuse a folder in which nothing can be written, as far as known without leaving anything there.
 
     Args:
         path: The folder; it need not be there yet.

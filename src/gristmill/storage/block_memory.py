@@ -15,10 +15,10 @@ _UNUSED = 2  # The list and whoever counts.
 
 
 def room_for(nbytes: int) -> npt.NDArray[np.uint8]:
-    """So many bytes, uninitialised: those of a block in memory that an earlier block no longer needs.
+    """This many bytes, uninitialised: those of a block in memory that an earlier block no longer needs.
 
     Left to itself, the allocator puts small things that stay into the gaps that blocks leave behind, so that the next
-    block needs new memory. What is handed out is a view, and free again when nobody refers to its base but this module.
+    block needs new memory. What is handed out is a view, and free again when only this module refers to its base.
     """
     if not _LEAST_ROOM <= nbytes <= _MOST_ROOM:
         return np.empty(nbytes, np.uint8)

@@ -300,7 +300,7 @@ class _Member(Protocol):
 _TOLD = {
     "Error -3 while decompressing data: incorrect data check": "its checksum does not match its content",
     "Error -3 while decompressing data: incorrect length check": "its length does not match its content",
-    "Error -3 while decompressing data: incorrect header check": "what follows is no gzip member",
+    "Error -3 while decompressing data: incorrect header check": "what follows is not a gzip member",
 }
 
 

@@ -109,7 +109,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
-    """What became of every file of an input.
+    """What happened to every file of an input.
 
     Attributes:
         paths: The input as it was given; local paths are absolute.
@@ -233,7 +233,7 @@ def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def skip_reason(name: str, *, folder: bool) -> Reason | None:
-    """Why a file or folder with this name is skipped where nobody asked for it by name; None if it is not."""
+    """Why a file or folder with this name is skipped unless requested by name; None if it is not."""
     if folder and (name == "_gristmill" or name.endswith(RECORD_SUFFIX)):
         return "record"
     return "hidden" if name.startswith(_HIDDEN) else None

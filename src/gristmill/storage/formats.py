@@ -31,7 +31,8 @@ class FormatSpec:
         reader: The public class that reads it.
         companion: Such files often lie beside data of another format, as a README does, and are not data then.
         packed: Files are usually small and many, so that several make one partition unless asked otherwise.
-        uniform: Every file gives the same columns.
+        uniform: Every file has the same columns.
+        split_bytes: Local files above this size are split unless asked otherwise; less where a byte is much work.
     """
 
     label: str
@@ -40,6 +41,7 @@ class FormatSpec:
     companion: bool = False
     packed: bool = False
     uniform: bool = False
+    split_bytes: int = 128 * 10**6
 
 
 FORMATS: Mapping[Format, FormatSpec] = {
@@ -56,7 +58,7 @@ FORMATS: Mapping[Format, FormatSpec] = {
     "text": FormatSpec(
         "text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True, uniform=True
     ),
-    "warc": FormatSpec("WARC", (".warc", ".wet", ".arc"), "WarcReader"),
+    "warc": FormatSpec("WARC", (".warc", ".wet", ".arc"), "WarcReader", split_bytes=32 * 10**6),
     # Last: names of other formats may end with .xml too.
     "mediawiki": FormatSpec("MediaWiki dump", (".xml",), "WikipediaReader"),
 }
@@ -149,7 +151,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
         "JSON laid out over several lines, not one record per line",
         "Convert it: `jq -c . {path} > records.jsonl` (with '.NAME[]' for '.', where the records are a list in it)",
     ),
-    "json_values": ("a JSON array of values that are no objects", 'Records are objects, such as {{"text": "…"}}'),
+    "json_values": ("a JSON array of values that are not objects", 'Records are objects, such as {{"text": "…"}}'),
     "parquet": ("Parquet", _RENAME.format("parquet", "ParquetReader")),
     "lz4": ("LZ4-compressed", "Decompress it: `lz4 -d {path}`"),
     "zip": ("a ZIP archive", f"{_RENAME.format('zip', 'ArchiveReader')}, or unpack it: `unzip {{path}}`"),
@@ -181,8 +183,8 @@ _NO_TEXT = frozenset(kind for kind, _, _ in _MAGIC) - {"utf-16", "utf-32"}
 def recognise(head: bytes) -> str | None:
     """What the first bytes of a file's content say that it holds: a key of `_KINDS` or `CODEC_KINDS`.
 
-    None where they say nothing for certain. A line that is no record does not make another format of JSONL: one other
-    line among the first that begins like a record is enough to take it for that.
+    None where they say nothing for certain. A line that is not a record does not make another format of JSONL: one
+    other line among the first that begins like a record is enough to take it for that.
     """
     for kind, at, magic in _MAGIC:
         if head.startswith(magic, at) and (kind != "arrow_stream" or head[7:8] == b"\0"):

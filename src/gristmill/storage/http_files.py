@@ -1,8 +1,8 @@
 """Files over HTTP(S): read as a whole or in part, and downloaded so that interruptions cost little.
 
-A download goes on where it was interrupted, within an attempt, after a retry, and in a later process, provided that the
-server proves by its ETag or its date that the file is still the same. What is returned has the length that the server
-announced.
+An interrupted download resumes where it left off, within an attempt, after a retry, and in a later process, provided
+that the server proves by its ETag or its date that the file is still the same. What is returned has the length that the
+server announced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STATE_SUFFIX = ".json"
 """Beside a file that is being downloaded: what the server said about it."""
 _PIECE = 256 << 10
 _PROGRESS = 1 << 20
-"""So many bytes are progress, after which attempts are counted anew."""
+"""Bytes of progress after which attempts are counted from zero."""
 _LEAST_PACE = 1024
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
 _MISSING = frozenset({404, 410})
@@ -129,7 +129,7 @@ class HttpFiles:
         return self._tried(url, attempt)
 
     def matches(self, url: str, path: str) -> bool:
-        """Whether the file at `path` has the length of the one at `url`; it counts as such where nobody can tell."""
+        """Whether the file at `path` has the length of the one at `url`; it counts as such if unknown."""
         size = os.path.getsize(path)
         try:
             with self._open(url, method="HEAD") as response:
@@ -139,7 +139,7 @@ class HttpFiles:
         return size > 0 if announced is None else size == announced
 
     def download(self, url: str, path: str, *, bandwidth_file: str | None = None) -> int:
-        """Download a file to `path`, which may hold its beginning from an earlier attempt; gives its length.
+        """Download a file to `path`, which may hold its beginning from an earlier attempt; returns its length.
 
         Raises:
             DownloadError: It cannot be had; what has come so far stays, for a later attempt.
@@ -189,7 +189,7 @@ class HttpFiles:
         return DownloadError(f"{url} could not be downloaded: the server answered {said}. {hint}", url=url)
 
     def _received(self, url: str, read: Callable[[], T]) -> T:
-        """What `read` gives; an interruption is an error after which another attempt may succeed."""
+        """What `read` returns; an interruption is an error after which another attempt may succeed."""
         try:
             return read()
         except (OSError, http.client.HTTPException) as error:
@@ -214,7 +214,7 @@ class HttpFiles:
 
 
 class _Transfer:
-    """One download: what is there of the file, and what the server said about it when it began."""
+    """One download: the existing part of the file, and what the server said about it when it began."""
 
     def __init__(self, url: str, path: str, files: HttpFiles, bandwidth: Bandwidth) -> None:
         self.url = url
@@ -230,7 +230,7 @@ class _Transfer:
             return 0
 
     def attempt(self) -> int:
-        """Receive what is missing; gives the length of the file.
+        """Receive what is missing; returns the length of the file.
 
         Raises:
             _TransientError: It is not complete yet.
@@ -294,7 +294,7 @@ class _Transfer:
         return state if isinstance(state, dict) else {}
 
     def _begin(self, validator: str | None, total: int | None) -> None:
-        """Forget what is there, then keep what tells later whether the file is still the same."""
+        """Discard the existing part, then keep what tells later whether the file is still the same."""
         self._forget()
         with open(self.path + STATE_SUFFIX + "~", "w", encoding="utf-8") as file:
             json.dump({"url": self.url, "validator": validator, "total": total}, file)
@@ -326,7 +326,7 @@ class Bandwidth:
         return most if self.bytes_per_second is None else min(most, self.bytes_per_second)
 
     def wait(self, count: int) -> float:
-        """Pause for as long as `count` bytes take; gives the seconds."""
+        """Pause for as long as `count` bytes take; returns the seconds."""
         if self.bytes_per_second is None:
             return 0.0
         now, takes = time.time(), count / self.bytes_per_second

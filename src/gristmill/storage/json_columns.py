@@ -1,6 +1,6 @@
 """Columns of JSON: Arrow arrays from the spans of raw values, and JSON texts from Arrow arrays.
 
-Every value is written so that reading it gives the same value: integers and decimals digit by digit, floats by their
+Every value is written so that reading it returns the same value: integers and decimals digit by digit, floats by their
 shortest form, temporal values as ISO 8601, binary as base64. A compiled kernel quotes strings, orjson writes floats and
 Arrow puts objects and lists together; nothing here runs once per row except base64.
 """
@@ -121,7 +121,7 @@ def decode_column(buffer: Bytes, field: Field) -> Column:
 def texts_of_json(values: pa.LargeStringArray) -> pa.LargeStringArray:
     """What JSON texts stand for, as texts: strings as they are, null as null, anything else as its JSON.
 
-    Half of a surrogate pair is decoded as U+FFFD; what begins like a string and is no JSON stays as it is.
+    Half of a surrogate pair is decoded as U+FFFD; what begins like a string and is not JSON stays as it is.
     """
     data, offsets, valid = string_parts(values)
     starts, ends = offsets[:-1], offsets[1:]

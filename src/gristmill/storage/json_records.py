@@ -77,7 +77,7 @@ class JsonRecords:
     __slots__ = ("_columns", "_fields", "_keys", "_waiting", "buffer", "ends", "starts")
 
     def __init__(self, buffer: Bytes, starts: Integers, ends: Integers) -> None:
-        """Trust the spans to be valid objects; use `scan` for bytes that nobody has checked."""
+        """Trust the spans to be valid objects; use `scan` for bytes that have not been checked."""
         self.buffer = buffer
         # Kernels are compiled for one kind of array only; this copies nothing that is of that kind already.
         self.starts: Integers = np.require(starts, np.int64, ["C", "W"])
@@ -209,7 +209,7 @@ class JsonRecords:
 
         Only strings give large_string, only booleans bool, integers int64, integers and floats float64 as long as every
         integer is exact in it. Anything else (objects, arrays, a mixture, integers beyond 64 bits, numbers beyond the
-        largest float) gives large_string with the JSON text of each value, and `is_json` is True. Half of a surrogate
+        largest float) becomes large_string with the JSON text of each value, and `is_json` is True. Half of a surrogate
         pair is decoded as U+FFFD.
         """
         if name not in self._columns:

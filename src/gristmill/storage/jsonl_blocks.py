@@ -50,7 +50,7 @@ class RecordBlock:
     """Records in one buffer: a piece of a file, or several small files.
 
     Attributes:
-        buffer: The bytes; nobody else writes to them.
+        buffer: The bytes; not written to elsewhere.
         starts: Where each record starts in the buffer.
         ends: One past each record's last byte.
         rows: Row number in the partition of each record.
@@ -93,8 +93,8 @@ def read_blocks(
 ) -> Iterator[RecordBlock]:
     """The records of `partition`, block by block, file by file; small files share a block.
 
-    Blank lines, a byte order mark at the start of a file, CRLF and whitespace around records are passed over. A line
-    over `max_record_bytes` and the rest of a damaged file come as `BadRecord`s; reading goes on behind them.
+    Blank lines, a byte order mark at the start of a file, CRLF and whitespace around records are skipped. A line over
+    `max_record_bytes` and the rest of a damaged file come as `BadRecord`s; reading goes on behind them.
 
     Args:
         partition: What to read.

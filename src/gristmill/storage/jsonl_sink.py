@@ -1,6 +1,6 @@
 """Writing JSONL parts: encoded lines go out as they are, or as one compressed member per append.
 
-Because members stand alone, parts written separately and joined by copying have the bytes of one written in one go.
+Because members stand alone, parts written separately and joined by copying have the bytes of one written at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PIECE_BYTES = 1 << 19
 
 
 class RecordLines:
-    """Records that are written as they came, piece by piece: what `JsonRecords.encode` gives, without holding it.
+    """Records that are written as they came, piece by piece: the output of `JsonRecords.encode`, without holding it.
 
     Attributes:
         records: The records.

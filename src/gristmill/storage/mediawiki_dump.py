@@ -1,6 +1,6 @@
 """Pages of a MediaWiki dump, cut out of its XML one by one and parsed each on its own.
 
-So a page that is no XML costs that page alone, a file can be read from the middle, and nothing outside a page is ever
+So a page that is not XML costs that page alone, a file can be read from the middle, and nothing outside a page is ever
 parsed: no document type, and no entity that one defines.
 """
 
@@ -43,7 +43,7 @@ class Page(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A piece of the dump that is no page; with `rest`, nothing behind it can be used."""
+    """A piece of the dump that is not a page; with `rest`, nothing behind it can be used."""
 
     cause: str
     detail: str
@@ -71,7 +71,7 @@ class Site:
 
 
 def site_of(path: str, *, language: str | None = None, storage_options: StorageOptions = None) -> Site | Problem:
-    """The wiki of a dump by its head; a `Problem` where it is no dump, or one that defines entities."""
+    """The wiki of a dump by its head; a `Problem` where it is not a dump, or one that defines entities."""
     head = _head(path, storage_options)
     declared = _DECLARATION.search(head)
     if declared is not None:
@@ -81,7 +81,7 @@ def site_of(path: str, *, language: str | None = None, storage_options: StorageO
         )
         return Problem("unsafe_xml", told, declared.start(), head.encode()[: 1 << 16], len(head), True)
     if head and "<mediawiki" not in head and _OPEN.decode() not in head:
-        told = f"the file is no MediaWiki dump: it begins with {head.lstrip()[:60]!r} and not with <mediawiki>"
+        told = f"the file is not a MediaWiki dump: it begins with {head.lstrip()[:60]!r} and not with <mediawiki>"
         if "\0" in head[:60]:
             told = "the file is in UTF-16, and MediaWiki writes its dumps in UTF-8; convert it with iconv"
         return Problem("other_format", told, 0, head.encode()[: 1 << 16], len(head), True)
@@ -259,7 +259,7 @@ class _PageParser:
 
         Raises:
             ExpatError: It is not well-formed, or uses an entity that XML itself does not have.
-            ValueError: Its namespace is no number.
+            ValueError: Its namespace is not a number.
         """
         parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True

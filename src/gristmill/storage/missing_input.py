@@ -1,4 +1,4 @@
-"""What to say when an input holds no file to read: what is there instead, and the way out."""
+"""The message for an input without a file to read: what it holds instead, and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gristmill.storage.formats import COMPRESSED_SUFFIXES, FORMATS, HEAD_BYTES, 
 
 _LISTED = 10_000
 _MOST_ENDINGS = 6
-"""More are those of every format, which nobody wants to read."""
+"""Longer lists would name every format, which is too long to read."""
 
 
 def missing_error(
@@ -40,7 +40,7 @@ def missing_error(
 
 
 def _contents(left_out: Mapping[str, str | None], fs: Any) -> str:
-    """What is there, by suffix, and what can be done with most of it."""
+    """The existing files, by suffix, and what can be done with most of them."""
     by_suffix = Counter(_suffix(name) or "(none)" for name in left_out)
     listing = ", ".join(f"{count} × {suffix}" for suffix, count in by_suffix.most_common(5))
     skipped = sum(1 for reason in left_out.values() if reason != "extension")

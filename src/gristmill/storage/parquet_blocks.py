@@ -57,7 +57,7 @@ class TableBlock:
         sources: The files in order, each with the row number of its first row here.
         bad: Damaged files, each with the row number behind its rows.
         repaired: Rows whose text was repaired.
-        skipped: What was passed over on the way because it is no document, by kind.
+        skipped: What was skipped on the way because it is not a document, by kind.
     """
 
     rows: NDArray[np.int64]

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 _FIRST_ROWS = 16
 _MORE_ROWS = 8
 _FEWER_ROWS = 64
-"""A row group that looks like a bomb is begun with few rows and read on with at most so many times more; where a batch
-does not fit into memory, the next try is with so many times fewer rows."""
+"""A row group that looks like a bomb is begun with few rows and continued with at most this many times more; if a batch
+does not fit into memory, the next try is with this many times fewer rows."""
 _MOST_ROWS = 1 << 20
 _ROW_BYTES = 64
 """What a row counts at least: its number, and what is recorded of it, take memory too."""
@@ -33,7 +33,7 @@ _MOST_COMPRESSION = 30
 
 
 def decoded(opened: pq.ParquetFile, number: int, names: Sequence[str], rows: int, room: int) -> Iterator[pa.Table]:
-    """The rows of a row group in order, `rows` at a time, and fewer where so many do not fit into `room` bytes.
+    """The rows of a row group in order, `rows` at a time, and fewer if these do not fit into `room` bytes.
 
     Raises:
         MemoryError: A single row does not fit.
@@ -66,7 +66,7 @@ def decoded(opened: pq.ParquetFile, number: int, names: Sequence[str], rows: int
 
 
 def _is_suspicious(opened: pq.ParquetFile, number: int, rows: int, room: int) -> bool:
-    """Whether so many rows could take more than `room`, if a row group that compresses like no text repeats a value."""
+    """Whether this many rows could take more than `room`, if an overly compressible row group repeats a value."""
     group = opened.metadata.row_group(number)
     if group.total_byte_size <= _MOST_COMPRESSION * opened.file_bytes // opened.metadata.num_row_groups:
         return False

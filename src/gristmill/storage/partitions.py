@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gristmill.errors import UsageError
 from gristmill.figures import parse_size, plural
-from gristmill.storage.files import InputFile, StorageOptions
+from gristmill.storage.files import InputFile, StorageOptions, is_local
 from gristmill.storage.formats import COMPRESSED_SUFFIXES, EXTENSIONS, FORMATS, Format
 
 if TYPE_CHECKING:
@@ -261,7 +261,8 @@ def make_partitions(
         format: ``"jsonl"`` splits at byte offsets (line ends are found while reading), ``"parquet"`` at row groups.
         files_per_partition: Groups of this many whole files.
         blocksize: Small files are packed together up to this size, larger ones split; ``"128MB"`` or bytes. With
-            neither option each file is a partition, and files above 128 MB are split. Compressed files never are.
+            neither option each file is a partition, and files above 128 MB are split (local WARC files above 32 MB; of
+            a remote file each cut is a request). Compressed files are split only where `find_cuts` finds places.
         limit: Keep only the first `limit` partitions.
         storage_options: Handed to fsspec where Parquet footers must be read.
         footers: Where footers are read and kept, for a caller that needs them again.
@@ -309,7 +310,8 @@ def make_partitions(
                 pending.append(file)
                 pending_bytes += file.size
             else:
-                largest = file.size if file.path in whole else block_bytes or DEFAULT_BLOCKSIZE
+                default = FORMATS[format].split_bytes if is_local(file.path) else DEFAULT_BLOCKSIZE
+                largest = file.size if file.path in whole else block_bytes or default
                 groups += _blocks(file, format, largest, storage_options, footers, find_cuts)
         if pending:
             groups.append(_file_group(pending, format))

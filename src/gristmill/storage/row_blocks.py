@@ -56,7 +56,7 @@ def read_row_blocks(
         strict: Raise where a file is damaged; what came of it before is then not to be used.
         left_out: Damaged files by path, which are not read: each is one bad record.
         errors: Whether rows with text that is not UTF-8 are bad records, or repaired.
-        rows_from: Gives the rows of a range, where code and not the range says how they are read.
+        rows_from: Returns the rows of a range, where code and not the range says how they are read.
 
     Raises:
         DamagedArchiveError: A file is damaged, and `strict` is given.
@@ -192,6 +192,8 @@ class _FileReader:
     def _add(self, table: pa.Table) -> Iterator[TableBlock]:
         """Let rows wait for the rest of their block; too large ones are bad."""
         size = decoded_bytes(table)
+        if self._block_bytes < self._size + size and self._block_bytes <= 2 * self._size:
+            yield from self._flush()  # full enough: filling it up would copy a part of this table
         if self._size + size <= self._block_bytes and size <= self._max_record_bytes:
             self._wait(table, size)
             return

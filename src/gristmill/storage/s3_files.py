@@ -25,7 +25,7 @@ def s3_filesystem(*, requester_pays: bool = False, anonymous: bool = False) -> A
 
 
 def download_s3(fs: Any, url: str, path: str, *, bandwidth: Bandwidth | None = None) -> int:
-    """Download `url` (`s3://…`) to `path`, which may hold its beginning from an earlier attempt; gives its length.
+    """Download `url` (`s3://…`) to `path`, which may hold its beginning from an earlier attempt; returns its length.
 
     Raises:
         DownloadError: It cannot be had, or changed meanwhile.

@@ -30,7 +30,7 @@ class Selection:
 
     Attributes:
         sample: The share of documents, above 0 and up to 1; None for all.
-        seed: Another seed gives another sample.
+        seed: Random seed of the sample.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
         stop: The partition that holds the last of these, and the first row there that is not read.
 
@@ -99,7 +99,7 @@ class Selection:
 
         Args:
             partitions: All partitions, in source order.
-            rows_of: Gives the row numbers of a partition, ascending, piece by piece.
+            rows_of: Returns the row numbers of a partition, ascending, piece by piece.
         """
         if self.max_documents is None:
             return list(partitions), self

@@ -33,8 +33,9 @@ def split_file(
 ) -> list[WrittenFile]:
     """Write `path` as several files into the folder `output` and return them in order.
 
-    The parts are named ``<name>-00000<extension>`` and on; compressed input gives compressed parts. Joined, the parts
-    have the content of the input: the same bytes for JSONL, the same rows for Parquet. They appear together at the end.
+    The parts are named ``<name>-00000<extension>`` and on; compressed input produces compressed parts. Joined, the
+    parts have the content of the input: the same bytes for JSONL, the same rows for Parquet. They appear together at
+    the end.
 
     Args:
         path: The file to cut.

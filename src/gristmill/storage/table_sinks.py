@@ -171,7 +171,7 @@ class TablePart:
         path: The first file.
         ending: The end of its name; the number of a later file goes before it.
         key: What all tables of a file have in common.
-        open_sink: Gives the sink of a file whose first table is given.
+        open_sink: Returns the sink of a file whose first table is given.
     """
 
     def __init__(

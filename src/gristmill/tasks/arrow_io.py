@@ -1,7 +1,7 @@
 """The Arrow and Polars doors: what a table or frame that user code returns still shares with what went out.
 
-Both libraries hand on columns that nobody touched as the same memory. A column that lies where it lay proves that the
-rows are the same ones in the same order; that is knowledge, not a guess by position.
+Both libraries hand on unchanged columns as the same memory. A column that lies where it lay proves that the rows are
+the same ones in the same order; that is knowledge, not a guess by position.
 """
 
 from __future__ import annotations

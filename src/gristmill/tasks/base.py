@@ -23,7 +23,7 @@ class Task(ABC, Generic[T]):
     Args:
         dataset_name: The name of the data set it belongs to.
         data: What the stages work on.
-        task_id: Accepted for convenience; a running pipeline gives every task its own deterministic id.
+        task_id: Accepted for convenience; a running pipeline assigns every task a deterministic id.
         _stage_perf: The performance records of the stages that made it.
         _metadata: Anything that stages want to hand on.
     """

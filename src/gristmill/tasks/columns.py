@@ -1,8 +1,7 @@
 """The columns of a batch: immutable, Arrow inside, and for JSONL backed by the raw records.
 
-`TableColumns` is an Arrow table. `RecordColumns` keeps each JSONL record as it was read, decodes a column when
-somebody asks for it, and on the way out re-serialises only the values that were changed; everything else leaves as the
-bytes that came in.
+`TableColumns` is an Arrow table. `RecordColumns` keeps each JSONL record as it was read, decodes a column on demand,
+and on the way out re-serialises only the values that were changed; everything else leaves as the bytes that came in.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def one_chunk(array: Array) -> pa.Array:
 def as_text(array: Array) -> pa.Array:
     """`array` as one contiguous large_string chunk, which is what the kernels read; numbers become their digits.
 
-    JSON texts stay as they are: of a whole column, `Columns.text` gives what they stand for.
+    JSON texts stay as they are: of a whole column, `Columns.text` returns their values.
     """
     if pa.types.is_string(array.type):
         array = array.cast(pa.large_string())  # first: together the chunks may have more bytes than 32 bits can count
@@ -143,7 +142,7 @@ class Columns(ABC):
     def text(self, name: str) -> pa.Array:
         """The values of a column as contiguous large strings: a string as it is, null as null, others as their JSON.
 
-        What a row gives does not depend on the kinds of values that the other rows hold.
+        The result of a row does not depend on the kinds of values that the other rows hold.
         """
         values = as_text(self.column(name))
         if not self.is_json(name):
@@ -179,7 +178,7 @@ class Columns(ABC):
 
 
 class TableColumns(Columns):
-    """Columns that are an Arrow table, as Parquet gives them and as user code returns them."""
+    """Columns that are an Arrow table, as read from Parquet or returned by user code."""
 
     __slots__ = ("_nbytes", "_table")
 

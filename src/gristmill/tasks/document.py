@@ -185,7 +185,7 @@ class DocumentBatch(Task[Any]):
         return self.columns.text(name)
 
     def strings(self, name: str) -> pa.Array:
-        """As `text`, but null where the value is no string."""
+        """As `text`, but null where the value is not a string."""
         found = self.text(name)
         if not self.columns.is_json(name):
             return found
@@ -220,7 +220,7 @@ class DocumentBatch(Task[Any]):
     def with_text(self, name: str, texts: pa.Array, *, changed: Mask) -> DocumentBatch:
         """A copy in which the rows of column `name` that are `changed` have the given texts.
 
-        All other rows keep the values they had, also those that are no strings.
+        All other rows keep the values they had, also those that are not strings.
         """
         require_valid_text(pa.table({name: texts}))
         return self.with_columns(self.columns.with_text(name, texts, changed=changed))

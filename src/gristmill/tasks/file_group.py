@@ -1,4 +1,4 @@
-"""A group of files as a task: what a reader gets and what a writer gives."""
+"""A group of files as a task: the input of a reader and the output of a writer."""
 
 from __future__ import annotations
 

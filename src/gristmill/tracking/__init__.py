@@ -1,1 +1,1 @@
-"""Which row is which: what goes into a stage, what comes out, and what became of the rest."""
+"""Which row is which: what goes into a stage, what comes out, and what happened to the rest."""

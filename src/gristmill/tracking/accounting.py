@@ -1,4 +1,4 @@
-"""Accounts for every row at the door of a stage: what went in, what came out, and what became of the rest.
+"""Accounts for every row at the door of a stage: what went in, what came out, and what happened to the rest.
 
 Stages that use the batch's own methods keep origins by themselves. For frames and tables that user code returns,
 rows are recognised by the labels of the pandas index that went out, else by content. What cannot be matched is counted

@@ -103,7 +103,7 @@ def concat_batches(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
 def join_outputs(pieces: Sequence[Sequence[Task[Any]]]) -> list[Task[Any]]:
     """What a stage gave for the pieces of one task, as it would have given it for the whole.
 
-    A stage that gives several tasks for each piece keeps them apart: the first ones are joined, the second ones, …
+    A stage that yields several tasks for each piece keeps them apart: the first ones are joined, the second ones, …
     """
     filled = [list(piece) for piece in pieces if piece]
     sizes = {len(piece) for piece in filled}

@@ -3,7 +3,7 @@
 Built-in modifiers note their changes. User code just returns other values: its texts are compared with those that went
 in, so that `why` can tell who changed a document and no stage that works is taken for one without effect.
 
-A record that nobody touched must leave as the bytes that came in, also through code that turns columns into frames and
+A record that was not changed must leave as the bytes that came in, also through code that turns columns into frames and
 frames into columns. So what came out is rebuilt on what went in: every value that comes back is compared with the one
 that went out, and only real changes are laid over the records.
 """

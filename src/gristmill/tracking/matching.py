@@ -1,7 +1,7 @@
 """Finds, by content, which row that went into a stage a row that came out of it continues.
 
 Used where user code returns rows that carry no tags any more. Rows are never matched by their position: two different
-documents must not be mistaken for each other. What cannot be told apart safely stays unmatched.
+documents must not be mistaken for each other. What cannot be distinguished safely stays unmatched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def match_rows(before: Columns, after: pa.Table) -> Indices:
     """For each row of `after` the row of `before` with the same content, or -1.
 
     First whole rows are compared. For the rows that are left, the columns whose values all occur on both sides (an id
-    that nobody touched, while the text was changed) identify a row, provided that they identify just one.
+    that was not changed, while the text was changed) identify a row, provided that they identify just one.
     """
     positions = np.full(after.num_rows, -1, np.int64)
     if not after.num_rows or not before.num_rows:

@@ -24,10 +24,11 @@ Progress = Callable[[str, float], None]
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 _PARQUET = b"PAR1"
+_ENDINGS = (".jsonl", ".jsonl.gz")
 
 
 def silent(what: str, done: float) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @dataclass(slots=True)
@@ -102,21 +103,19 @@ def _essence(label: str) -> str:
 
 
 def read_labelled(path: str | Path, *, text_field: str, label_field: str) -> LabelledTexts:
-    """The labelled texts of a JSONL file (plain or gzip); records whose text is null, empty or blank are left out.
+    """The labelled texts of a JSONL file or of all those in a folder; records whose text is null or blank are left out.
+
+    Files may be plain or gzip. In a folder, names that begin with `_` or `.` are skipped, as in the input of a run.
 
     Raises:
         InputNotFoundError: There is no such file.
         InputError: A record has no text or no label, or there are fewer than two labels.
     """
     place = Path(path)
-    if place.is_dir():
-        raise InputError(f"{place} is a folder: give one JSONL file, plain or .gz.")
-    if not place.is_file():
-        raise InputNotFoundError(f"There is no file {place}.", path=str(place))
     texts: list[str] = []
     named: list[str] = []
     blank = 0
-    for where, record in _records(place):
+    for where, record in (entry for file in _files(place) for entry in _records(file)):
         for field in (text_field, label_field):
             if field not in record:
                 there = ", ".join(map(repr, record)) or "nothing"
@@ -136,6 +135,19 @@ def read_labelled(path: str | Path, *, text_field: str, label_field: str) -> Lab
         raise InputError(f"{place} has {len(labels)} label(s) in {label_field!r}; a classifier needs at least two.")
     numbers = {label: number for number, label in enumerate(labels)}
     return LabelledTexts(texts, np.array([numbers[label] for label in named], np.int64), labels, blank)
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise InputNotFoundError(f"There is no file {place}.", path=str(place))
+    found = [path for ending in _ENDINGS for path in place.glob(f"*{ending}") if path.name[0] not in "._"]
+    if not found:
+        raise InputError(
+            f"The folder {place} holds no {' or '.join(_ENDINGS)} files: give one of them, or their folder."
+        )
+    return sorted(found)
 
 
 def _label_of(label: Any, label_field: str, where: str) -> str:

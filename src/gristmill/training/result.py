@@ -98,9 +98,40 @@ class Evaluation:
         """The labels of which no text was there to test."""
         return [label for label, count in zip(self.labels, self.confusion.sum(axis=1), strict=True) if not count]
 
+    def grades(self) -> dict[str, Any] | None:
+        """For labels that are whole numbers, how near predictions are to the grades; None for other labels.
+
+        `at_least` has precision, recall and F1 of the decision "this grade or a higher one" for each grade, which is
+        how FineWeb-Edu uses its classifier (Penedo et al. 2024: grade 3 or higher).
+        """
+        try:
+            values = np.array([float(label) for label in self.labels])
+        except ValueError:
+            return None
+        total = int(self.confusion.sum())
+        if not total or not np.all(np.isfinite(values)) or np.any(values % 1):
+            return None
+        grades = values.astype(np.int64)
+        apart = np.abs(grades[:, None] - grades[None, :])
+        found: dict[str, Any] = {
+            "within_one": float(self.confusion[apart <= 1].sum()) / total,
+            "mean_absolute_error": float((self.confusion * apart).sum()) / total,
+            "at_least": {},
+        }
+        for grade in sorted(grades.tolist())[1:]:
+            high = grades >= grade
+            hits = int(self.confusion[np.ix_(high, high)].sum())
+            precision = hits / max(1, int(self.confusion[:, high].sum()))
+            recall = hits / max(1, int(self.confusion[high].sum()))
+            f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
+            found["at_least"][str(grade)] = {"precision": precision, "recall": recall, "f1": f1}
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain values."""
+        graded = self.grades()
         return {
+            **({} if graded is None else {"grades": graded}),
             "accuracy": self.accuracy,
             "labels": self.labels,
             "confusion": self.confusion.tolist(),

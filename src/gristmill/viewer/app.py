@@ -220,7 +220,7 @@ class View:
     # --- one document ---
 
     def document(self, ref: str) -> Answer:
-        """What became of a document, as `gristmill why` tells it, with its fields and the beginning of its text."""
+        """What happened to a document, as `gristmill why` tells it, with its fields and the beginning of its text."""
         partition, row = self._place(ref)
         entry, history = self._entry(partition), self._history(ref)
         found = self.texts.input(entry, row)

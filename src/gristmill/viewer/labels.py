@@ -39,7 +39,7 @@ class Labels:
         path: Another file for them.
 
     Attributes:
-        path: Where they lie; None where that is no place to append to.
+        path: Where they lie; None where that is not a place to append to.
         why_not: Why nothing can be labelled, in a sentence; empty where it can.
     """
 

@@ -21,7 +21,7 @@ MAX_TEXT_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Conditions that a document has to meet, all of them; what is empty or None is no condition.
+    """Conditions that a document has to meet, all of them; what is empty or None is not a condition.
 
     Attributes:
         status: One of `STATUSES`.

@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answered(self._post)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads a log of requests to this machine from this machine."""
+        """A log of local requests would be of no use."""
 
     @property
     def _served(self) -> Server:

@@ -122,7 +122,7 @@ class Texts:
 
 
 def _is_other(name: Any, known: int) -> bool:
-    """Whether an id is not the one that the index has; ids that are no plain text or number are not compared."""
+    """Whether an id is not the one that the index has; ids that are not plain text or number are not compared."""
     if isinstance(name, bool) or not isinstance(name, str | int):
         return False
     try:

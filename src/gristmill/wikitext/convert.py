@@ -58,7 +58,7 @@ def to_text(wikitext: str, *, title: str = "", tables: Tables = "rows") -> str:
     Args:
         wikitext: The page as its authors wrote it.
         title: Its name, which some pages mention by a magic word.
-        tables: `rows` gives a line per row of a table with `|` between cells, `drop` leaves tables out.
+        tables: `rows` returns a line per row of a table with `|` between cells, `drop` leaves tables out.
 
     Example:
         >>> to_text("'''Anarchism''' is a [[political philosophy|philosophy]].{{cite book|title=X}}")

@@ -1,4 +1,4 @@
-"""Comments and the tags whose content is no wikitext: code and formulas are kept as they are, notes are left out."""
+"""Comments and the tags whose content is not wikitext: code and formulas are kept as they are, notes are left out."""
 
 from __future__ import annotations
 

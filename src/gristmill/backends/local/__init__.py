@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 __all__ = ["LocalExecutor"]
 
 SMALL_INPUT = 4 << 20
-"""Up to so many bytes the built-in stages are done before worker processes would be up."""
+"""Up to this many bytes, built-in stages finish before worker processes would have started."""
 
 __getattr__, __dir__ = lazy_names(__name__, {"executor": __all__})

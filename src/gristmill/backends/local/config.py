@@ -19,13 +19,13 @@ class LocalConfig:
         autoscale_interval_s: How often idle workers are given up where others are short.
         logging_interval: Seconds between progress lines where there is no terminal.
         ignore_failures: Quarantine documents on which a stage raises.
-        max_workers_per_stage: The most workers that a segment gets; None: as many as fit.
+        max_workers_per_stage: Maximum number of workers per segment; None for no limit but the machine's.
         num_cpus: Processors to use; 0 runs everything in the calling process; None: those there are.
         num_gpus: GPU slots to hand out; None: the devices there are.
         gpu_memory_gb: Memory of one GPU, to which `Resources(gpu_memory_gb=…)` relates; None: that of the smallest
             device.
         memory_budget: The most memory of all processes together, such as "8GB"; None: most of what is available.
-        on_memory: What becomes of documents for which one worker alone would take more than that: `quarantine` finds
+        on_memory: What happens to documents for which one worker alone would take more than that: `quarantine` finds
             them and sets them aside, `fail` ends the run with the name of the stage.
         time_limit_s: Seconds that a document may take in a stage without a `time_limit_s` of its own; None: any time.
             Stages with a GPU or a worker of their own have none.

@@ -109,8 +109,8 @@ class MemoryMonitor:
     The kernel walks page tables for it, which takes milliseconds for each process and much longer on a busy machine.
 
     Args:
-        pids: Gives the processes to measure; called in the thread.
-        workers: Gives those of them that are measured with all processes that they have started.
+        pids: Returns the processes to measure; called in the thread.
+        workers: Returns those of them that are measured with all processes that they have started.
 
     Attributes:
         pss_bytes: What they hold together.

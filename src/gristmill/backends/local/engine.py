@@ -59,7 +59,7 @@ _LEAVE_S = 300.0
 _KILL_S = 0.3
 """What is left of that for the kernel to end those who had to be killed."""
 _MOST_MESSAGES = 32
-"""So many messages of a worker are taken in a row, so that one busy worker does not keep the driver."""
+"""Maximum number of messages to take from one worker in a row, so that it does not keep the driver busy."""
 _MOST_LOST_STARTS = 5
 """How often a worker may be lost with the fork server in a row."""
 _MOST_STARTS = 3

@@ -42,7 +42,7 @@ class WorkerLimits:
     Attributes:
         time_s: How long a document may take in a stage without a time limit of its own; None: any time.
         memory: How much memory the run may have, at which a worker that takes it alone is stopped.
-        on_memory: What then becomes of the documents in its hands: they are searched for the one that takes so much,
+        on_memory: What then happens to the documents in its hands: they are searched for the one that takes so much,
             which is quarantined, or the run fails.
     """
 
@@ -117,8 +117,8 @@ class MemoryGuard:
     """Stops every worker that alone takes more memory than there is.
 
     Args:
-        workers: Gives the workers; called in the thread.
-        limit: Gives how much one may have for itself; called in the thread.
+        workers: Returns the workers; called in the thread.
+        limit: Returns how much one may have for itself; called in the thread.
     """
 
     def __init__(self, workers: Callable[[], Iterable[AssignedWork]], limit: Callable[[], int]) -> None:
@@ -128,7 +128,7 @@ class MemoryGuard:
         threading.Thread(target=self._watch, daemon=True, name="memory-guard").start()
 
     def close(self) -> None:
-        """Stop nobody any more; returns at once."""
+        """Stop enforcing limits; returns at once."""
         self._over.set()
 
     def _watch(self) -> None:

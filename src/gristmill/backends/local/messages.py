@@ -60,7 +60,7 @@ class WorkOn:
 
 @dataclass(slots=True)
 class GoOn:
-    """So many more results may be sent."""
+    """This many more results may be sent."""
 
     results: int = 1
 

@@ -74,9 +74,9 @@ def load(names: Iterable[str]) -> None:
 def wait_for_threads(*, patience_s: float = 0.5) -> None:
     """Wait until the threads that packages start when they are imported have done so and sleep.
 
-    Polars has one that cannot be told not to start (it deletes spill files). It waits on a queue without holding a
-    lock, so that a fork may leave it behind, once it sleeps. At a normal end of the process it would be waited for;
-    workers leave by `os._exit`.
+    Polars has one that cannot be disabled (it deletes spill files). It waits on a queue without holding a lock, so that
+    a fork may leave it behind, once it sleeps. At a normal end of the process it would be waited for; workers leave by
+    `os._exit`.
     """
 
     def seen() -> list[str]:

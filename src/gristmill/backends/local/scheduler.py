@@ -86,7 +86,7 @@ def _active(state: State) -> list[SegmentState]:
 
 
 def _room(state: State, segment: SegmentState) -> bool:
-    """Whether what this segment gives has somewhere to go."""
+    """Whether the output of this segment has somewhere to go."""
     following = segment.index + 1
     return following >= len(state.segments) or state.batch_mode or not state.segments[following].full
 
@@ -106,7 +106,7 @@ def _may_overlap(state: State, segment: SegmentState) -> bool:
 
 
 def _is_waited_for(state: State, segment: SegmentState) -> bool:
-    """Whether what this segment gives is soon taken up, and would not only lie in memory."""
+    """Whether the output of this segment is soon consumed, and would not only lie in memory."""
     if segment.index + 1 == len(state.segments) or state.batch_mode:
         return True
     following = state.segments[segment.index + 1]
@@ -150,7 +150,7 @@ def _complete(state: State, active: list[SegmentState]) -> Action | None:
 
 
 def _stuck(state: State) -> bool:
-    """Whether nothing is on its way: nobody works, starts or leaves."""
+    """Whether nothing is on its way: no worker works, starts or leaves."""
     return not any(
         worker.life is not Life.READY or (worker.assigned and not worker.blocked) for worker in state.workers.values()
     )
@@ -265,7 +265,7 @@ def _gpus_for(state: State, segment: SegmentState) -> tuple[int, ...] | None:
 
 
 def pick_gpus(free: list[float], wanted: float) -> tuple[int, ...] | None:
-    """Devices with room for `wanted`: one with the smallest share that fits, or so many whole ones."""
+    """Devices with room for `wanted`: one with the smallest share that fits, or that number of whole ones."""
     if wanted < 1:
         fitting = [(share, device) for device, share in enumerate(free) if share >= wanted - 1e-9]
         return (min(fitting)[1],) if fitting else None

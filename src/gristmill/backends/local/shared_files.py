@@ -62,7 +62,7 @@ def _user_folder(base: Path) -> Path:
     """Our private folder under `base`, made if need be.
 
     Raises:
-        OSError: Not possible, or somebody else's file, folder or link has that name.
+        OSError: Not possible, or another process's file, folder or link has that name.
     """
     folder = base / f"gristmill-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
@@ -81,7 +81,7 @@ def _free_bytes(base: Path) -> int:
 
 
 def sweep(*, bases: Iterable[Path] | None = None) -> list[Path]:
-    """Remove the folders whose owners are dead, and nothing else; gives what was removed.
+    """Remove the folders whose owners are dead, and nothing else; returns what was removed.
 
     An owner is dead when its process is gone (or its number now belongs to a process with another start time) and its
     lock on the folder is free. The lock also protects a living owner in another container that shares the same

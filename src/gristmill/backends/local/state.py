@@ -172,7 +172,7 @@ class State:
         cpus: Processors of the run.
         overlap: How many processors more may be promised to short tasks, because the kernel keeps to those there are.
         batch_mode: One segment at a time.
-        memory: Measured bytes of all processes and of segments that nobody maps.
+        memory: Measured bytes of all processes and of segments that no process maps.
         budget: What `memory` must stay below.
         expected: What the workers are expected to take at most until all that they have been given is done.
         own: Measured bytes of the driver and of what all workers share with the process they are forked from.
@@ -351,7 +351,7 @@ class State:
                 self._expect(other)
 
     def _keeps(self, worker: Worker) -> int:
-        """What a worker may keep of its next group; as long as nobody knows, as much as it has kept of its first."""
+        """What a worker may keep of its next group; while unknown, as much as it has kept of its first."""
         known = self.segments[worker.segment].leak_bytes
         return worker.held if known is None else known
 

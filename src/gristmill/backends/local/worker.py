@@ -128,7 +128,7 @@ class _Outbox:
         self.message(Done(group, seconds, calls.counts, calls.times, taken=most - self._first_bytes))
 
     def go_on(self, results: int) -> None:
-        """So many more results may leave."""
+        """This many more results may leave."""
         self._credit.release(results)
 
     def give_up(self) -> None:
@@ -395,7 +395,7 @@ def _around_gpu(
 
 
 def _told_to_leave(outbox: _Outbox, interrupts: _Interrupts) -> bool:
-    """Whether all is well; after an interrupt nobody makes room for results that still wait to be sent."""
+    """Whether all is well; after an interrupt no room is made for results that still wait to be sent."""
     if interrupts.asked:
         outbox.give_up()
     return not interrupts.asked

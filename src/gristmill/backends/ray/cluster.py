@@ -268,7 +268,7 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
         f"The Ray cluster at {address!r} cannot be used: {reason}. Check that it runs (`ray status`), that this "
         f"machine is one of its nodes, and that it has the version of this process, {ray.__version__}. A cluster that "
         "was started with `ray start` may ask for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token "
-        "that whoever runs the cluster gives you (`ray get-auth-token` prints it on the head node).",
+        "from the cluster's administrator (`ray get-auth-token` prints it on the head node).",
         address=address,
     )
 

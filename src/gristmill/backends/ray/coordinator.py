@@ -127,7 +127,7 @@ class Coordinator:
     # --- workers ---
 
     def worker_started(self, worker: str, segment: int, pid: int, gpus: tuple[int, ...], handle: Any) -> int:
-        """A worker has started; gives its number."""
+        """A worker has started; returns its number."""
         self.worker_lost(worker)
         number = self._started
         self._started += 1

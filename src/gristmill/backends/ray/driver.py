@@ -161,7 +161,7 @@ class RayRun:
             self._poll()
 
     def _poll(self) -> int:
-        """Take over what the coordinator knows; gives the number of workers that have not ended."""
+        """Take over what the coordinator knows; returns the number of workers that have not ended."""
         told = ray.get(self.coordinator.drain.remote())
         self.grown_workers.update(told.grown)
         if self.sampler is not None:
@@ -204,7 +204,7 @@ class RayRun:
     # --- workers at their end ---
 
     def end_workers(self) -> None:
-        """End workers that nobody waits for any more, also those that cannot tear down."""
+        """End workers that are no longer waited for, also those that cannot tear down."""
         self._wait(_ABANDON_S)
         self.kill_workers()
         self._poll()
@@ -256,7 +256,7 @@ def beside_driver() -> dict[str, Any]:
 class Delivery:
     """Hands the reports of workers to `work`; the ends of tasks that were done twice after a loss are taken once.
 
-    Doing a task again gives the same ends, because task ids, rows and decisions follow from the input alone.
+    Doing a task again produces the same ends, because task ids, rows and decisions follow from the input alone.
     """
 
     def __init__(self, work: Work, queues: Queues | None = None) -> None:

@@ -122,7 +122,7 @@ def idle_cpu_policies() -> tuple[str, list[Any]]:
     class IdleCpuPolicy(policies.ResourceBudgetBackpressurePolicy):  # type: ignore[misc]
         """Ray Data's own rule about resources, but a task that lacks only CPUs may use idle ones.
 
-        Tasks soon end and return them, so that nobody waits for long; what actors hold is not touched.
+        Tasks soon end and return them, so that waits are short; what actors hold is not touched.
         """
 
         def can_add_input(self, op: Any) -> bool:

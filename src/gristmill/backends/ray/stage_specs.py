@@ -22,7 +22,7 @@ class RayStageSpec:
 
     Attributes:
         is_actor_stage: Keep workers between tasks, even if the stage sets nothing up.
-        is_fanout_stage: The stage gives several tasks for one; accepted, not needed.
+        is_fanout_stage: The stage returns several tasks for one; accepted, not needed.
         is_raft_actor: Accepted for scripts that set it, as are the next two; not used.
         max_calls_per_worker: Calls after which a worker that holds nothing is replaced.
         min_workers: How many workers there are at least.
@@ -103,7 +103,7 @@ def segment_spec(segment: Segment) -> SegmentSpec:
 def lifetime_s(segment: Segment, spec: SegmentSpec, default_m: float | None) -> float | None:
     """The age at which a worker of the segment is replaced; None: never.
 
-    Workers that hold a model are replaced from time to time even if nobody asks for it.
+    Workers that hold a model are replaced from time to time even if not requested.
     """
     minutes = _minutes(spec, default_m)
     if minutes is None and any(stage.needs_own_worker or stage.resources.requires_gpu for stage in segment.stages):

@@ -15,10 +15,10 @@ from gristmill.observe.events import Event, EventStream, Sample, WorkerStopped
 
 _SAMPLE_S = 1.0
 _SILENT_S = 60.0
-"""After so long without a report, a process that holds nothing is taken to have ended."""
+"""Seconds without a report after which a process that holds nothing is considered ended."""
 
 Queues: TypeAlias = Callable[[], tuple[Sequence[int], Sequence[int]]]
-"""Gives the tasks and the bytes that wait before each segment."""
+"""Yields the tasks and the bytes that wait before each segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Sampler:
         events: The events of the run; listened to, to notice workers that end.
         segments: How many segments its plan has.
         partitions: How many tasks its first segment has to do.
-        queues: Gives tasks and bytes that wait before each segment, where reports come too late to tell.
+        queues: Returns tasks and bytes that wait before each segment, where reports come too late to tell.
     """
 
     def __init__(

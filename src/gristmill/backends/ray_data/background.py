@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Interrupted(BaseException):
-    """Raised inside a thread to stop it: Ray Data has no call that ends a dataset which gives nothing."""
+    """Raised inside a thread to stop it: Ray Data has no call that ends a dataset without output."""
 
 
 class BackgroundIterator(Generic[T]):

@@ -1,6 +1,6 @@
 """What Ray Data calls in its workers: a segment as a function or, where workers hold something, as an actor.
 
-Every value that is handed on is a block of its own. So the number of blocks a call gives follows from its input alone,
+Every value that is handed on is a block of its own. So the number of blocks a call returns depends on its input alone,
 which Ray needs to do a call again after a loss without losing or doubling anything.
 """
 
@@ -71,7 +71,7 @@ class SegmentActor:
     def _begin(self) -> None:
         """Begin a call, or end this process if it is old or has grown: then nothing of the call has been done.
 
-        Ray starts the actor again and gives it the calls that it had not finished.
+        Ray starts the actor again and passes it the calls that it had not finished.
         """
         worker = self._worker
         with self._turn:

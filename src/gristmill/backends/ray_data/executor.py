@@ -33,7 +33,7 @@ _NOTICE_S = 60.0
 _PARTITIONS_AT_ONCE = 1_000
 """Partitions in one dataset. Ray keeps 12 kB in the driver for each, until the dataset is at its end."""
 _TIMES_MORE_IF_HELD = 20
-"""So many times more where workers hold something, such as a model: they end with the dataset."""
+"""This many times more if workers hold something, such as a model: they end with the dataset."""
 _PARTITIONS_PER_CPU = 20
 """The same for each processor, where there are many: the end of a dataset must be rare."""
 
@@ -44,7 +44,7 @@ class RayDataConfig(clusters.ClusterConfig):
 
     Attributes:
         ignore_failures: Quarantine documents on which a stage raises.
-        max_workers_per_stage: The most workers that a segment gets; None: as many as fit.
+        max_workers_per_stage: The most workers that a segment gets; None: the maximum that fits.
         batches_per_call: How many batches travel in one Ray task; None: up to eight, fewer for small inputs.
         worker_max_lifetime_m: Minutes after which workers are replaced; None: only those that hold models; 0: none.
     """
@@ -136,7 +136,7 @@ class _StuckError(Exception):
 
 
 def _attempt(dataset: SegmentDataset, delivery: Delivery, run: RayRun, *, patience_s: float) -> bool:
-    """Deliver what `dataset` gives; False if it was given up because of a lost node.
+    """Deliver what `dataset` returns; False if it was given up because of a lost node.
 
     Ray makes lost blocks again with the tasks that made them. Where workers that stay have taken the processors that
     are left, those tasks find no place, and the workers wait for their blocks: nothing moves any more. The attempt is

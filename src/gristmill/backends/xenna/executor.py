@@ -28,7 +28,7 @@ class XennaConfig(clusters.ClusterConfig):
         cpu_allocation_percentage: The share of each node's processors to use, as a fraction.
         autoscale_interval_s: Seconds between two decisions about how many workers each stage gets.
         ignore_failures: Quarantine documents on which a stage raises.
-        max_workers_per_stage: The most workers that a stage gets; None: as many as Xenna finds best.
+        max_workers_per_stage: Maximum number of workers per stage; None lets Xenna choose.
         worker_max_lifetime_m: Minutes after which workers are replaced; None: only those that hold models; 0: none.
         worker_restart_interval_m: Minutes that pass at least between two replacements in a stage.
     """
@@ -94,7 +94,7 @@ class XennaExecutor(BaseExecutor):
             XennaRun(run, self.settings).run()
 
     def _check_environments(self, plan: ExecutionPlan, *, connected_before: bool) -> None:
-        """Refuse what Xenna would leave out without a word.
+        """Refuse what Xenna would leave out silently.
 
         Raises:
             UsageError: A runtime environment holds something that it cannot give to its workers.

@@ -52,7 +52,7 @@ _REPORTS_AHEAD = 4
 
 
 class ReportQueue:
-    """An actor that holds the reports for the driver: Xenna itself gives results only at its end, all at once."""
+    """An actor that holds the reports for the driver: Xenna itself returns results only at its end, all at once."""
 
     def __init__(self) -> None:
         self._reports: asyncio.Queue[WorkerReport] = asyncio.Queue(_REPORTS)
@@ -99,7 +99,7 @@ class XennaRun:
             self._run.notice("A worker died; its unfinished work is repeated.", "warning")
 
     def _run_pipeline(self, tasks: list[PackedTask], *, careful: bool) -> Exception | None:
-        """Run one Xenna pipeline; gives the loss that ended it early, if one did.
+        """Run one Xenna pipeline; returns the loss that ended it early, if one did.
 
         Raises:
             GristmillError: The error that ends the run.
@@ -177,7 +177,7 @@ class XennaRun:
         self._run.kill_workers()
 
     def _limits(self, specification: Any) -> dict[str, int]:
-        """The most workers of each stage, by the name that Xenna gives it."""
+        """The most workers of each stage, by the name that Xenna uses."""
         limits = {}
         for number, (segment, stage) in enumerate(zip(self._run.plan.segments, specification.stages, strict=True)):
             given = (self._settings.max_workers_per_stage, self._run.specs[segment.index].ray.max_workers)
@@ -238,7 +238,7 @@ class XennaRun:
         )
 
     def _slots(self, segment: Segment, share: Share) -> int:
-        """Tasks that a worker has at once: as many as it needs never to wait, and few enough for all to have some."""
+        """Tasks that a worker has at once: enough never to wait, and few enough for all to have some."""
         tasks = len(self._work)
         if segment.index:
             tasks = max(tasks, self._work.input_bytes // _BATCH_BYTES)

@@ -14,7 +14,8 @@ from typing import Any
 from gristmill.figures import duration, plural, share
 
 TEXT = "text"
-"""The column that every reader gives; other columns may come from the stage that a filter would be put in front of."""
+"""The column that every reader provides; other columns may come from the stage that a filter would be put in front
+of."""
 LEAST_GAIN = 0.1
 """Smaller gains are not worth a change, nor certain."""
 _BUSY = 0.6
@@ -65,7 +66,7 @@ class Suggestion:
             `less_memory` or `nothing`.
         change: What to do.
         reason: What was seen.
-        seconds: How long the run would have taken with it; None where nobody can tell.
+        seconds: How long the run would have taken with it; None if unknown.
         gain: How much more it would do in the same time, as a share; None likewise.
         stage: The stage that it is about, if it is about one.
         value: The new value of what is changed, if it has one: workers, bytes, the stage to put in front of.

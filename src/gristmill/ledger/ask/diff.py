@@ -26,8 +26,8 @@ class LedgerDiff:
     """What differs between two runs.
 
     Attributes:
-        frame: One row per document that fared differently: `change` (`entered` the output, `left` it, was dropped for
-            `another reason`, is `new` in or `gone` from the input), its id where a ledger has the text, and status,
+        frame: One row per document that was treated differently: `change` (`entered` the output, `left` it, was dropped
+            for `another reason`, is `new` in or `gone` from the input), its id where a ledger has the text, and status,
             stage, reason and score before and after.
         matched_by: `id`, `url`, or `row` (partition and row number) where documents have neither.
         same: Documents with the same outcome.
@@ -52,7 +52,7 @@ class LedgerDiff:
 
 
 def compare_ledgers(before: Ledger, after: Ledger) -> LedgerDiff:
-    """How the documents of `before` fared in `after`.
+    """What happened to the documents of `before` in `after`.
 
     Documents are matched by the hash of their id (of their URL where there are no ids, by partition and row number
     where there is neither); several with the same id are matched in source order.

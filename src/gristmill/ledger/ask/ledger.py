@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ import xxhash
 from gristmill import notebook
 from gristmill.errors import UsageError, VerificationError
 from gristmill.ledger.ask.why import KEPT, Change, Cut, Decision, DocumentHistory, RecordedScore, Why, whole_number
+from gristmill.ledger.record.answer_cache import AnswerCache, CachedAnswer
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import missing_scores, read_plan
@@ -80,7 +82,7 @@ class Ledger:
     # --- one document ---
 
     def why(self, document: str | int) -> Why:
-        """What became of a document.
+        """What happened to a document.
 
         Looks through eight bytes per document of the input and opens only the records of the partitions that match.
 
@@ -93,7 +95,7 @@ class Ledger:
         return answer
 
     def document(self, partition: str, row: int) -> DocumentHistory | None:
-        """What became of the document in this row of a partition; None if the run has read none there."""
+        """What happened to the document in this row of a partition; None if the run has read none there."""
         entry = self.entry(partition)
         for history in self._histories(entry, [row]) if entry is not None else ():
             history.notes += self._later_decision_on_survivor(history)
@@ -101,7 +103,7 @@ class Ledger:
         return None
 
     def _later_decision_on_survivor(self, history: DocumentHistory) -> list[str]:
-        """What became of the survivor of a duplicate, where stages behind the deduplication have not kept it."""
+        """What happened to the survivor of a duplicate, where stages behind the deduplication have not kept it."""
         survivor = history.decisions[-1].survivor if history.decisions else None
         entry = self.entry(history.partition)
         if survivor is None or entry is None:
@@ -175,6 +177,7 @@ class Ledger:
         changes = self.recorded(entry, "changes", rows)
         cuts = self.recorded(entry, "cuts", rows)
         scores = self.recorded(entry, "scores", rows)
+        answers = self.answers(entry.partition, rows) if rows else []
         order = {stage: number for number, stage in enumerate(entry.stages)}
         for row in rows:
             found = [item for item in decisions if item["row"] == row]
@@ -208,10 +211,34 @@ class Ledger:
             )
             if history.status == QUARANTINED:
                 history.quarantine = self._quarantine(entry, row)
+            history.answers = [answer for answer in answers if answer.source == (entry.partition, row)]
             history.notes = _notes(entry, history)
             if history.scores and history.decisions:
                 history.notes += self._unscored(history.decisions[-1].stage)
             yield history
+
+    def answers(self, partition: str | None = None, rows: Collection[int] | None = None) -> list[CachedAnswer]:
+        """What language models answered for this output, the earliest first, with the document each was asked about.
+
+        Answers of earlier prompts are included. Of documents for which the same was asked, the first one is named.
+
+        Args:
+            partition: Only about documents of this partition.
+            rows: Only about these rows of it.
+        """
+        folder = self.folder.record_path("answers")
+        if not is_local(folder):
+            return []
+        cache = AnswerCache(folder)
+        try:
+            found = [
+                answer
+                for answer in cache.answers()
+                if partition in (None, answer.source[0]) and (rows is None or answer.source[1] in rows)
+            ]
+        finally:
+            cache.close()
+        return sorted(found, key=attrgetter("at"))
 
     def _unscored(self, stage: str) -> list[str]:
         """Which filters have no score for a document that `stage` dropped, and why."""

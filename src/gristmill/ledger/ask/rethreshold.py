@@ -222,7 +222,7 @@ def _decided(
     alive, ended = pl.col("status").is_null(), pl.col("ended")
 
     def end(where: pl.Expr, status: pl.Expr, stage: str, score: pl.Expr, threshold: pl.Expr) -> pl.DataFrame:
-        """The frame in which the documents `where` have come to an end."""
+        """The frame in which the documents `where` have been dropped."""
         found = {"status": status, "stage": pl.lit(stage), "score": score, "threshold": threshold}
         return frame.with_columns(
             pl.when(where).then(value).otherwise(pl.col(name)).alias(name) for name, value in found.items()

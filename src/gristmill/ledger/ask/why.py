@@ -1,11 +1,15 @@
-"""The answer to "what became of this document?", as values and as text."""
+"""The answer to "what happened to this document?", as values and as text."""
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gristmill import notebook
+
+if TYPE_CHECKING:
+    from gristmill.ledger.record.answer_cache import CachedAnswer
 
 KEPT = "kept"
 _MAX_SHOWN = 200
@@ -34,7 +38,8 @@ class Decision:
             text += f", threshold {_number(self.threshold)})" if self.threshold is not None else ")"
         if self.survivor is not None:
             alike = "" if self.similarity is None else f", similarity {_number(self.similarity)}"
-            what = "the survivor is" if self.outcome == "duplicate" else "it holds"
+            what = "it holds" if self.similarity is None else "it is similar to"
+            what = "the survivor is" if self.outcome == "duplicate" else what
             text += f"; {what} {self.survivor!r}{alike}"
             text += "" if self.cluster is None else f", cluster {self.cluster}"
         return text
@@ -80,7 +85,7 @@ class RecordedScore:
 
 @dataclass(slots=True)
 class DocumentHistory:
-    """What became of one document.
+    """What happened to one document.
 
     Attributes:
         status: `kept`, or the outcome of the decision that ended it: `dropped`, `duplicate`, `quarantined`.
@@ -94,6 +99,7 @@ class DocumentHistory:
         cuts: The passages that stages cut from it or marked in it.
         scores: All its scores, where they were recorded.
         quarantine: Cause and detail of each record of it in the quarantine.
+        answers: What language models answered when they were asked about it.
         notes: What limits this answer.
     """
 
@@ -108,6 +114,7 @@ class DocumentHistory:
     cuts: list[Cut] = field(default_factory=list)
     scores: list[RecordedScore] = field(default_factory=list)
     quarantine: list[dict[str, Any]] = field(default_factory=list)
+    answers: list[CachedAnswer] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
@@ -123,8 +130,18 @@ class DocumentHistory:
         found += [str(change) for change in self.changes]
         found += _cut_lines(self.cuts)
         found += [f"quarantined because: {item['detail']}" for item in self.quarantine if item.get("detail")]
+        found += [_answer_line(answer) for answer in self.answers]
         found += [f"score {item.score!r} of stage {item.stage!r}: {_number(item.value)}" for item in self.scores]
         return found + self.notes
+
+
+def _answer_line(answer: CachedAnswer) -> str:
+    day = dt.datetime.fromtimestamp(answer.at, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    served = f" (served as {answer.served_by!r})" if answer.served_by not in ("", answer.model) else ""
+    text = answer.text or ""
+    said = "nothing" if answer.text is None else repr(text[:_MAX_SHOWN]) + ("…" if len(text) > _MAX_SHOWN else "")
+    tokens = f"{answer.prompt_tokens:,} + {answer.completion_tokens:,} tokens"
+    return f"stage {answer.stage!r} asked model {answer.model!r}{served} on {day}, {tokens}; it said {said}"
 
 
 def _cut_lines(cuts: list[Cut]) -> list[str]:

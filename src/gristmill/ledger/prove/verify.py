@@ -381,7 +381,7 @@ def _check_indexes(entries: Mapping[str, ManifestEntry]) -> list[str]:
 
 
 def _check_entries(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
-    """Entries are written in one way only, so that even another space in one has been put there by somebody else."""
+    """Entries are written in one way only, so that even another space in one has been put there by another program."""
     paths = {folder.record_path("manifest", key): entry for key, entry in entries.items()}
     return [
         f"{folder.shown(folder.relative(path))} has the right content but was rewritten (bytes differ)."
@@ -397,7 +397,7 @@ def _check_plan(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list
     except VerificationError as error:
         return [str(error)]
     if plan is None:
-        return [f"{name} is missing, so it cannot be told which plan made this output."]
+        return [f"{name} is missing, so the plan that made this output is unknown."]
     other = [key for key, entry in entries.items() if entry.plan != plan_digest(plan)]
     if other:
         return [f"{len(other)} partitions, {other[0]} the first, were not made by the plan in {name}."]
@@ -502,6 +502,7 @@ def _check_strays(
     expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()}
     expected |= {"README.md", "_croissant.json", *described}  # the card of the data set, and what describes it
     kept = f"{RECORD_FOLDER}/input/"  # standard input
+    answers = f"{RECORD_FOLDER}/answers/"  # of language models, from this run and earlier ones
     for entry in entries.values():
         expected.add(folder.relative(folder.record_path("manifest", entry.partition)))
         expected.update(file.path for file in entry.all_files)
@@ -513,7 +514,9 @@ def _check_strays(
     strays = [
         name
         for name in listing
-        if name not in expected and (not name.startswith(named) or name.startswith(temporary)) and not of_workflow(name)
+        if name not in expected
+        and (not name.startswith((named, answers)) or name.startswith(temporary))
+        and not of_workflow(name)
     ]
     problems = [f"{folder.shown(name)} {_what_stray(name)}." for name in strays[:_MAX_STRAY]]
     if len(strays) > _MAX_STRAY:

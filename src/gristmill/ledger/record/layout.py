@@ -74,6 +74,7 @@ _PLACES = {
     "manifest": "manifest/{}.json",
     "staging": "staging/{}",
     "input": "input/{}",  # standard input of another format than JSONL
+    "answers": "answers/{}",  # of language models
 }
 RECORD_NAMES = frozenset(place.partition("/")[0] for place in (*_PLACES.values(), STEPS_FOLDER))
 """What lies directly in a record folder; a workflow has its lists there too."""

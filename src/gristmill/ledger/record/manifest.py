@@ -35,7 +35,7 @@ _ENTRY = {
     "rows_dropped": int, "quarantined": int, "row_numbers": int, "batches": [int], "state": str,
     "damaged": [{"file": str, "cause": str, "detail": str, "lost": int, "row": int, "salvaged": (int, None)}],
 }  # fmt: skip
-"""An entry, which may come from somebody else."""
+"""An entry, which may come from an untrusted source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class DamagedFile:
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """What a committed partition was made from, what it consists of, and what became of its rows.
+    """What a committed partition was made from, what it consists of, and what happened to its rows.
 
     No times in it: two runs of the same plan over the same input give equal entries.
 
@@ -222,7 +222,7 @@ class Manifest:
     Args:
         folder: The output folder, or its path.
 
-    After `load`, `problems` names the files in the manifest that are no entries.
+    After `load`, `problems` names the files in the manifest that are not entries.
     """
 
     def __init__(self, folder: RunFolder | str) -> None:
@@ -311,7 +311,7 @@ class Manifest:
         """Commit the pending entries of which every file is in place, byte for byte; returns their partitions.
 
         Two processes that run the same plan into one folder may announce a partition that the other one has just
-        committed. Both write the same bytes, so whoever comes to an end first may say that they count.
+        committed. Both write the same bytes, so the first to finish may mark them as valid.
         """
         for _ in self.scan():
             pass  # fills `pending`

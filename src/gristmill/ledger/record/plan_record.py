@@ -1,10 +1,10 @@
 """The plan that made an output, kept as `plan.json`, and what differs between two plans in words.
 
 A description is a plain dictionary: `format`, `name`, `version` (of the package), `stages` in order, each with `name`,
-`type`, `parameters`, `for_dropped`, what it says of itself (`never_drops`, `role`) and, for user code, `code` (a
-digest of everything it uses, by name); `variables` are those of a recipe, which change nothing by themselves but
-explain what did; anything else is compared too. `replaces` has the digests of plans that a replay is about to take the
-place of; see `gristmill.ledger.record.resume.adopt_plan`.
+`type`, `parameters`, `for_dropped`, its declarations (`never_drops`, `role`) and, for user code, `code` (a digest of
+everything it uses, by name); `variables` are those of a recipe, which change nothing by themselves but explain what
+did; anything else is compared too. `replaces` has the digests of plans that a replay is about to take the place of; see
+`gristmill.ledger.record.resume.adopt_plan`.
 
 Records without `format`, of version 0.1, have digests of code that were made from bytecode, so that the code that made
 their output cannot be compared.
@@ -73,8 +73,8 @@ def read_plan(folder: RunFolder) -> dict[str, Any] | None:
         return None
     except (ValueError, RecursionError) as error:
         raise VerificationError(
-            f"{place} is damaged ({error}), so it cannot be told which plan made this output. "
-            "Start over with --fresh (fresh=True).",
+            f"{place} is damaged ({error}), so the plan that made this output is unknown. Start over with --fresh "
+            "(fresh=True).",
             path=place,
         ) from error
     try:
@@ -180,7 +180,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def has_uncompared_code(plan: Mapping[str, Any] | None) -> bool:
-    """Whether a recorded plan has user code that cannot be told from that of today."""
+    """Whether a recorded plan has user code that cannot be distinguished from the current one."""
     return plan is not None and "format" not in plan and '"code": {' in json.dumps(plan)
 
 

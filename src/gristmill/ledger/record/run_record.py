@@ -108,7 +108,7 @@ class RunRecorder:
         quiet_stages: Stages that are not meant to drop or change anything.
         peak_memory: Bytes already known to have been used, for executors that send no samples.
         previous: The record of the run before, where it is not in the folder any more.
-        files: What became of the files of the input; that of the run before where it is None.
+        files: What happened to the files of the input; that of the run before where it is None.
         committed: What the manifest comes to when the run has ended.
     """
 

@@ -1,4 +1,4 @@
-"""Whether what a record says has the shape that this version writes: a record may come from somebody else."""
+"""Whether what a record says has the shape that this version writes: a record may come from an untrusted source."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def write_workflow_record(
 
     Args:
         folder: The output of the workflow.
-        facts: What it says of itself.
+        facts: What it reports about itself.
         steps: The folder of every step that it went through, by name.
         list_folder: Where below the output it keeps lists of documents; a list is a run of its own.
         listed: Whether it has made a list now; there may be one of an earlier run.
@@ -126,7 +126,7 @@ def check_workflow(
     *,
     record: Mapping[str, Any] | None = None,
 ) -> VerifyReport | None:
-    """Hold the record of a workflow against its output, and prove its steps and its list; gives the proof of the list.
+    """Check the record of a workflow against its output, its steps and its list. Returns the proof of the list.
 
     Args:
         folder: The output of the workflow, or of any other run.
@@ -163,7 +163,7 @@ def check_workflow(
 
 
 def belongs_to_workflow(folder: RunFolder, listing: Mapping[str, int]) -> Callable[[str], bool]:
-    """Tells of a file of an output whether a workflow answers for it, so that it is no stray of the run."""
+    """Tells of a file of an output whether a workflow answers for it, so that it is not a stray of the run."""
     record: Mapping[str, Any] = {}
     if WORKFLOW_FILE in listing:
         with contextlib.suppress(VerificationError):

@@ -1,1 +1,1 @@
-"""Where the time of a run went: samples of every process that works, added up by stage and kind of work."""
+"""Where a run spent its time: samples of every working process, added up by stage and kind of work."""

@@ -1,4 +1,4 @@
-"""What an innermost frame is calling: compiled code and waits have no frame of their own, but the source tells."""
+"""Finds what an innermost frame is calling: compiled code and waits have no frame of their own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from gristmill.observe.profile.kinds import KERNELS, PACKAGE, WAIT
 
 _WAITS = frozenset({"acquire", "get", "join", "poll", "recv", "recv_bytes", "select", "wait"})
-"""Methods that wait, where our own code calls them; users have other objects with such methods."""
+"""Methods that wait, if our own code calls them; user objects may have methods of the same name."""
 
 
 def called_frame(code: CodeType, at: int, names: Mapping[str, Any]) -> tuple[str, str, int] | None:
-    """File, name and line of a frame that stands for a call of a kernel or a wait; None for every other instruction.
+    """File, name and line of a frame that represents a kernel call or a wait; None for every other instruction.
 
     Args:
         code: The code of the innermost frame.

@@ -1,4 +1,4 @@
-"""Which kind of work a stack of frames shows: decided by the files of its frames, from the innermost outwards."""
+"""Classifies the kind of work that a stack shows by the files of its frames, from the innermost outwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import gristmill
 PACKAGE = os.path.dirname(os.path.abspath(gristmill.__file__)) + os.sep
 KERNELS = os.path.join(PACKAGE, "kernels", "")
 WAIT = "<wait>"
-"""The file of frames that stand for a call that waits."""
+"""The file of frames that represent a waiting call."""
 
 KINDS = {
     "kernels": "kernels",
@@ -25,7 +25,7 @@ KINDS = {
     "starting": "starting",
     "own": "Gristmill",
 }
-"""The kinds of work, and what they are called in tables."""
+"""The kinds of work, and their names in tables."""
 
 _STANDARD = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
@@ -46,7 +46,7 @@ _STARTING = {
     ("gristmill/backends/local/fork_server.py", "start_server"),
     ("gristmill/backends/local/fork_server.py", "start_worker"),
 }
-"""Functions of ours in which everything is a start."""
+"""Built-in functions in which everything counts as starting."""
 _WAITING = {
     "threading.py": {"wait", "_wait_for_tstate_lock", "join"},
     "queue.py": {"get", "put"},
@@ -54,9 +54,9 @@ _WAITING = {
     "connection.py": {"_recv", "_send", "_poll", "wait"},
     "subprocess.py": {"_try_wait", "_wait", "wait"},
 }
-"""Functions of the standard library in which nothing happens but waiting."""
+"""Standard-library functions that only wait."""
 _UNDECIDED = frozenset({"standard", "libraries", "waiting"})
-"""Frames that do what their caller wants done."""
+"""Frames that act on behalf of their caller."""
 
 
 class Frame(NamedTuple):
@@ -69,7 +69,7 @@ class Frame(NamedTuple):
 
 @cache
 def origin(file: str) -> str:
-    """Whose file it is: a kind of `KINDS`, or `standard` for the standard library and generated code."""
+    """The owner of a file: a kind of `KINDS`, or `standard` for the standard library and generated code."""
     if file.startswith(PACKAGE):
         return _own(file[len(PACKAGE) :].replace(os.sep, "/"))
     if file == WAIT:
@@ -84,17 +84,17 @@ def origin(file: str) -> str:
 
 
 def is_import(file: str) -> bool:
-    """Whether it is the part of Python that imports modules."""
+    """Whether it belongs to Python's import system."""
     return file.startswith("<frozen importlib")
 
 
 def is_compiler(file: str) -> bool:
-    """Whether it is a file of what compiles kernels, and loads compiled ones."""
+    """Whether the file belongs to the compiler of kernels or the loader of compiled ones."""
     return any(f"{mark}{package}{os.sep}" in file for mark in _INSTALLED for package in _COMPILERS)
 
 
 def _own(name: str) -> str:
-    """The kind of a file of ours."""
+    """The kind of one of our own files."""
     if name.startswith(_STARTERS):
         return "starting"
     if name.startswith("kernels/"):
@@ -105,11 +105,11 @@ def _own(name: str) -> str:
 
 
 def kind_of(stack: Sequence[Frame]) -> str:
-    """The kind of work that a stack shows, given from the outermost frame to the innermost.
+    """The kind of work that a stack shows, from the outermost frame to the innermost.
 
-    - The innermost frame of ours or of the user's decides. Libraries called by it count as `libraries`, unless it reads
-      or writes: then they are what it reads or writes with.
-    - Setting up stages, importing and compiling are `starting`, whoever does it.
+    - The innermost frame of Gristmill or the user decides. Libraries called by it count as `libraries`, unless it reads
+      or writes: then they count as reading or writing.
+    - Setting up stages, importing and compiling are `starting`, no matter who does it.
     - A wait is `waiting`, unless it is for a file that is read or written.
     """
     origins = ["standard" if frame.name == "<module>" else origin(frame.file) for frame in stack]
@@ -135,7 +135,7 @@ def _waits(frame: Frame) -> bool:
 
 
 def shown_file(file: str) -> str:
-    """A file without the folders that differ from machine to machine; files of the user's own are left as they are."""
+    """A file without the folders that differ between machines; the user's own files are left unchanged."""
     if file.startswith(PACKAGE):
         return "gristmill/" + file[len(PACKAGE) :].replace(os.sep, "/")
     for mark in _INSTALLED:

@@ -14,18 +14,18 @@ from gristmill.observe.profile.kinds import KINDS, PACKAGE, Frame, is_compiler, 
 DRIVER = "driver"
 BETWEEN = "between stages"
 _MACHINERY = tuple(f"{PACKAGE}{name}" for name in ("execution/", "tracking/", "backends/local/worker.py"))
-"""What lies around the call of a stage, and is of no interest below the stage's name."""
+"""Frames around the call of a stage, which are irrelevant below the stage's name."""
 
 
 @dataclass(slots=True)
 class StageTime:
-    """Where the time of one stage went, over all processes.
+    """Where one stage spent its time, over all processes.
 
     Attributes:
         stage: Its name; `between stages` for workers without one, `driver` for the process that runs the pipeline.
         kinds: Seconds by kind of work.
-        processor_s: Seconds in which a processor worked on it, in the threads that `kinds` is about.
-        other_threads_s: The same in all other threads.
+        processor_s: CPU seconds, in the threads that `kinds` covers.
+        other_threads_s: CPU seconds in all other threads.
     """
 
     stage: str
@@ -35,13 +35,13 @@ class StageTime:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The total."""
         return sum(self.kinds.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTime:
-    """Where the time of one process went."""
+    """Where one process spent its time."""
 
     name: str
     pid: int
@@ -56,7 +56,7 @@ class ProcessTime:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One stack, cut down to what a reader wants to see: frames from the outermost on."""
+    """One stack, reduced to the relevant frames, from the outermost one."""
 
     process: int
     stage: str
@@ -67,14 +67,14 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where the time of a run went.
+    """Where a run spent its time.
 
     Attributes:
         pipeline: The pipeline's name.
-        stages: By stage, in the order in which documents pass them; the driver last.
+        stages: By stage, in pipeline order; the driver last.
         processes: By process; the driver first.
-        stacks: What was seen, for flame graphs.
-        has_processor_time: Whether this system tells the processor time of threads.
+        stacks: The sampled stacks, for flame graphs.
+        has_processor_time: Whether this system reports the CPU time of threads.
 
     Example:
         >>> profile = pipeline.run(profile=True).report.profile  # doctest: +SKIP
@@ -89,13 +89,13 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """The time of all stages and between them: that of the workers, or of the stages where there are none."""
+        """The total time in and between stages: that of the workers, or of the stages if there are none."""
         return sum(row.seconds for row in self.stages if row.stage != DRIVER)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """The head and the rows of the table of stages."""
+        """The header and the rows of the table of stages."""
         used = [kind for kind in KINDS if any(row.kinds[kind] >= 0.005 for row in self.stages)]
-        head = ["stage", *(KINDS[kind] for kind in used), "total", "share", "on a processor", "other threads"]
+        head = ["stage", *(KINDS[kind] for kind in used), "total", "share", "CPU time", "other threads"]
         rows = []
         for row in self.stages:
             figures = [_seconds(row.kinds[kind]) for kind in used]
@@ -105,7 +105,7 @@ class Profile:
         return head, rows
 
     def process_lines(self) -> list[str]:
-        """A line about each process."""
+        """One line per process."""
         lines = []
         for one in self.processes:
             largest = sorted((kind for kind in KINDS if one.kinds[kind]), key=lambda kind: -one.kinds[kind])[:3]
@@ -147,9 +147,9 @@ class Profile:
         }  # fmt: skip
 
     def speedscope(self) -> dict[str, Any]:
-        """The profile as a file of speedscope (https://www.speedscope.app), one of its profiles for each process.
+        """The profile as a speedscope file (https://www.speedscope.app), with one profile per process.
 
-        The outermost frame of each stack is its stage. The tables are beside it, as `gristmill`.
+        The outermost frame of each stack is its stage. The tables are stored under `gristmill`.
         """
         numbers: dict[Frame, int] = {}
         profiles: list[dict[str, Any]] = [
@@ -214,7 +214,7 @@ def add_up(pipeline: str, processes: Sequence[Mapping[str, Any]]) -> Profile:
 
 
 def _shown(stack: Sequence[Frame]) -> tuple[Frame, ...]:
-    """A stack without what lies around the work, and without the folders of this machine."""
+    """A stack without the frames around the work, and without machine-specific folders."""
     around = [at for at, frame in enumerate(stack) if frame.file.startswith(_MACHINERY)]
     ours = next((at for at, frame in enumerate(stack) if frame.file.startswith(PACKAGE)), 0)
     begin = min(around[-1] + 1, len(stack) - 1) if around else ours
@@ -225,7 +225,7 @@ def _shown(stack: Sequence[Frame]) -> tuple[Frame, ...]:
                 found.append(Frame(frame.file, "import"))
             continue
         found.append(frame._replace(file=shown_file(frame.file)))
-        if is_compiler(frame.file):  # what a compiler does inside is of no use to anybody here
+        if is_compiler(frame.file):  # the internals of a compiler are of no interest here
             break
     return tuple(found)
 

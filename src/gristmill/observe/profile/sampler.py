@@ -4,7 +4,7 @@ Two clocks do it. The kernel interrupts the process (SIGPROF) for every 10 ms of
 signal as soon as it can, which is at once in Python code, and at the end of a call in compiled code: what was running
 gets the sample either way. A thread looks every 40 ms whether the sampled thread is asleep, and counts what it waits
 in. The thread alone would not do: it must wait for the interpreter, which it gets mostly when compiled code or a wait
-gives it up, and so overlooks Python code in between. Where the signal cannot be had, it is better than nothing.
+releases it, and so overlooks Python code in between. Where the signal cannot be had, it is better than nothing.
 
 Every sample counts as long as it is since the one before, so that the seconds add up to the time of the process.
 """
@@ -26,29 +26,29 @@ import orjson
 from gristmill.observe.profile.call_site import called_frame
 
 INTERVAL_S = 0.01
-"""Processor time between two samples of what works."""
+"""CPU time between two samples of working code."""
 WAIT_INTERVAL_S = 0.04
-"""Time between two looks at what waits."""
+"""Time between two checks for waiting code."""
 _SWITCH_S = 0.0005
 """How long the thread waits for the interpreter before it asks, where it samples alone."""
 _FIRST_WRITE_S = 0.25
 _WRITE_SHARE = 0.005
-"""The most of its time that a process spends on leaving its samples where the driver finds them."""
+"""Maximum share of its time that a process spends on saving its samples for the driver."""
 _NUMBA_RETURN = "_numba_unpickle"
 """What numba calls at the end of kernels that return arrays; a signal that came in the kernel is seen there."""
 _DEEPEST = 200
 _MOST_STACKS = 20_000
-"""Beyond so many stacks (recursion makes many), of new ones only the innermost frame is kept."""
+"""Maximum number of stacks (recursion creates many); of further ones only the innermost frame is kept."""
 
 
 class Sampler:
-    """Samples the process while it is entered; its time is that of the thread that enters.
+    """Samples the process inside a `with` block; its time is that of the entering thread.
 
     Args:
-        name: What the process is called.
+        name: Name of the process.
         stages: The names of the stages that `place` counts; may grow.
-        place: Gives the number of the stage that is at work, -1 for none.
-        path: A file that is renewed every second or so, for somebody who may outlive this process.
+        place: Returns the number of the active stage, -1 for none.
+        path: File to save samples to about every second, for a reader that may outlive this process.
     """
 
     def __init__(self, name: str, stages: Sequence[str], place: Callable[[], int], path: str | None = None) -> None:
@@ -88,7 +88,7 @@ class Sampler:
         self._begun = self._last = time.perf_counter()
         self._write_at = self._begun + _FIRST_WRITE_S
         self._switch = sys.getswitchinterval()
-        # A program that uses the signal itself is left alone, and only the main thread is given signals.
+        # A program that uses the signal itself is left alone, and only the main thread receives signals.
         in_main_thread = threading.current_thread() is threading.main_thread()
         self._by_signal = self._has_clocks and in_main_thread and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
         self._over.acquire()
@@ -105,7 +105,7 @@ class Sampler:
     def __exit__(self, *_: object) -> None:
         if self._by_signal:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, signal.SIG_IGN)  # forgets one on its way, which would end the process
+            signal.signal(signal.SIGPROF, signal.SIG_IGN)  # discards a pending one, which would end the process
             signal.signal(signal.SIGPROF, signal.SIG_DFL)
         self._over.release()
         if self._thread is not None:
@@ -117,7 +117,7 @@ class Sampler:
         self._write()
 
     def snapshot(self) -> dict[str, Any]:
-        """What there is so far, as plain values.
+        """The samples so far, as plain values.
 
         Frames are file, name and line. A stack is the stage, whether it is of another thread than the one that
         entered, its frames from the innermost on, its seconds, those on a processor, and how often it was seen. Other
@@ -140,7 +140,7 @@ class Sampler:
         """The handler of the signal, in the sampled thread."""
         if self._counting.acquire(blocking=False):  # else the thread is at it, and the next one gets this time too
             try:
-                with contextlib.suppress(Exception):  # the sampled code must not get what goes wrong here
+                with contextlib.suppress(Exception):  # the sampled code must not see errors from here
                     self._sample(frame)
             finally:
                 self._counting.release()
@@ -256,7 +256,7 @@ class Sampler:
         return len(self._frames) - 1
 
     def _spent(self, ident: int) -> float:
-        """Seconds that a thread was on a processor since it was last asked."""
+        """CPU seconds of a thread since the last call."""
         if not self._has_clocks:
             return 0.0
         clock = self._clocks.get(ident)
@@ -273,7 +273,7 @@ class Sampler:
         if self._path is None:
             return
         begun = time.perf_counter()
-        # Without room for it, the samples are lost and the work goes on.
+        # Without disk space the samples are lost and the work continues.
         with contextlib.suppress(OSError):
             beside = f"{self._path}.new"
             with open(beside, "wb") as file:

@@ -1,4 +1,4 @@
-"""A profile while it is made: the sampler of the driver, and what the processes of the executor leave."""
+"""A profile in progress: the driver's sampler, and the samples that the executor's processes leave."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gristmill.observe.profile.sampler import Sampler
 
 
 class ProfileSession:
-    """Samples this process from the moment it is made until `finish`; workers are added by the executor.
+    """Samples this process from construction until `finish`; workers are added by the executor.
 
     Args:
         pipeline: The name of the pipeline, or of the workflow.
 
     Attributes:
         pipeline: The same.
-        place: The number of the stage that is at work in this process; -1 for none.
+        place: Number of the active stage in this process; -1 for none.
     """
 
     def __init__(self, pipeline: str) -> None:
@@ -34,7 +34,7 @@ class ProfileSession:
 
     @contextmanager
     def in_process(self, segments: Sequence[Sequence[str]]) -> Iterator[list[Steps]]:
-        """Where the runners of segments, given by the names of their stages, say what they are at."""
+        """Where segment runners, identified by the names of their stages, report their position."""
         steps = []
         for names in segments:
             steps.append(Steps(self, len(self._stages)))
@@ -45,23 +45,23 @@ class ProfileSession:
             self.place = -1
 
     def add(self, snapshot: Mapping[str, Any]) -> None:
-        """Take the samples of a worker that has ended."""
+        """Add the samples of a worker that has ended."""
         self._workers.append(snapshot)
 
     def close(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         if not self._done:
             self._done = True
             self._sampler.__exit__()
 
     def finish(self) -> Profile:
-        """The profile of all that was sampled."""
+        """The profile of everything that was sampled."""
         self.close()
         return add_up(self.pipeline, [self._sampler.snapshot(), *self._workers])
 
 
 class Steps:
-    """Told by a runner in this process where it is."""
+    """Receives the position of a runner in this process."""
 
     def __init__(self, session: ProfileSession, first: int) -> None:
         self._session = session

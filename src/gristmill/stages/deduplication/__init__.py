@@ -1,4 +1,4 @@
-"""Deduplication: workflows that find documents which say the same, and remove all but one of each."""
+"""Deduplication: workflows that find duplicate documents and remove all but one of each group."""
 
 from __future__ import annotations
 

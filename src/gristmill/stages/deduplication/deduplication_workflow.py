@@ -1,4 +1,4 @@
-"""What the deduplication workflows share: their input and output, and a run as pipelines with files between them."""
+"""What the deduplication workflows share: input, output, and a run as several pipelines with files between them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.storage.partitions import Partition, make_partitions
 
 _LOOKED_AT = 3
-"""In how many partitions scores are looked at before a run."""
+"""Number of partitions whose scores are checked before a run."""
 
 
 class DeduplicationWorkflow(WorkflowBase):
-    """The base of the workflows; see `ExactDeduplicationWorkflow` for the arguments that all of them share."""
+    """Base class of the workflows; see `ExactDeduplicationWorkflow` for the arguments that all of them share."""
 
     name = "deduplication"
     reason = "duplicate"
@@ -47,13 +47,13 @@ class DeduplicationWorkflow(WorkflowBase):
     earlier_steps: tuple[str, ...] = ()
     """The steps before the first that reads documents."""
     run_bytes = RUN_BYTES
-    """How much of its rows a partition of a step sorts at once."""
+    """Amount of data that a partition of a step sorts at once."""
 
     step_prefix = ""
-    """What the names of the steps' folders begin with, where they lie beside those of others."""
+    """Prefix of the steps' folders, if they are beside those of others."""
 
     without_effect: tuple[str, ...] = ()
-    """The options that are accepted for other engines; a run says so where one is given."""
+    """The options that are accepted for other engines; a run reports if one is set."""
 
     # The options that the kinds share. Each kind declares them as fields in the order of its own signature.
     input_path: str | Sequence[str] | None
@@ -81,18 +81,18 @@ class DeduplicationWorkflow(WorkflowBase):
     def __post_init__(self) -> None:
         kind = type(self).__name__
         if not str(self.output_path):
-            raise UsageError(f"{kind}(output_path=''): name the folder to write to.")
+            raise UsageError(f"{kind}(output_path=''): set the folder to write to.")
         if self.assign_id and self.id_field is not None:
-            raise UsageError(f"{kind}(assign_id=True, id_field={self.id_field!r}): give one of the two.")
+            raise UsageError(f"{kind}(assign_id=True, id_field={self.id_field!r}): set only one of the two.")
         if self.assign_id is False and self.id_field is None:
-            raise UsageError(f"{kind}(assign_id=False): name the column with the ids in id_field.")
+            raise UsageError(f"{kind}(assign_id=False): set id_field to the column that holds the ids.")
         for option in ("input_filetype", "output_filetype"):
             value = getattr(self, option)
             if value is not None and value not in FILETYPES:
                 raise UsageError(
-                    f"{kind}({option}={value!r}): give 'jsonl' or 'parquet'.{did_you_mean(str(value), FILETYPES)}"
+                    f"{kind}({option}={value!r}): must be 'jsonl' or 'parquet'.{did_you_mean(str(value), FILETYPES)}"
                 )
-        # Cutting nothing finds sizes that cannot work.
+        # Splitting an empty input finds invalid sizes.
         make_partitions(
             (), format="jsonl", files_per_partition=self.files_per_partition, blocksize=self.input_blocksize
         )
@@ -101,11 +101,11 @@ class DeduplicationWorkflow(WorkflowBase):
         self.rule = SurvivorRule.of(self.survivor or "first", self.score_field, self.source_priority)
         self.ignored = sorted(option for option in self.without_effect if getattr(self, option) is not None)
 
-    # --- what a kind of deduplication adds ---
+    # --- what a kind of deduplication defines ---
 
     @abstractmethod
     def _find(self, steps: Steps) -> RunFiles | None:
-        """Run the steps that find duplicates; gives the removal lists, or None where nothing is to be chosen yet."""
+        """Run the steps that find duplicates. Returns the removal lists, or None if nothing is to be removed yet."""
 
     @abstractmethod
     def _first_stage(self) -> Stage:
@@ -120,20 +120,20 @@ class DeduplicationWorkflow(WorkflowBase):
         return self._first_stages()
 
     sample_bytes = SAMPLE_BYTES
-    """How much of the input a forecast looks at."""
+    """Amount of input that a forecast reads."""
     bytes_per_document = 0.0
-    """About how many bytes of intermediate files a document takes."""
+    """Approximate bytes of intermediate files per document."""
     bytes_per_text_byte = 0.0
-    """About how many bytes of intermediate files a byte of text takes."""
+    """Approximate bytes of intermediate files per byte of text."""
     memory_per_document = 0.0
-    """About how many bytes of memory a document takes, whatever the batches."""
+    """Approximate bytes of memory per document, independent of batches."""
 
     def plan(self, executor: BaseExecutor | str | None = None) -> Forecast:
-        """What a run will need: documents, disk, memory and time, projected from a sample of the input.
+        """Estimate what a run will need (documents, disk, memory and time) from a sample of the input.
 
         Raises:
-            OutputError: A disk has not room enough.
-            PlanningError: The memory is not enough.
+            OutputError: A disk does not have enough room.
+            PlanningError: There is not enough memory.
         """
         engine = as_executor(executor)
         steps = Steps(self, engine, self._source(None), fresh=False, options={})
@@ -186,25 +186,25 @@ class DeduplicationWorkflow(WorkflowBase):
         metrics_file: str | os.PathLike[str] | None = None,
         profile: bool = False,
     ) -> WorkflowRunResult:
-        """Find the duplicates and, with `perform_removal`, write the documents that stay.
+        """Find the duplicates and, with `perform_removal`, write the remaining documents.
 
         A run can be interrupted at any time; run it again to resume.
 
         Args:
-            executor: Where to run the pipelines: an executor or its name; the local one by default.
+            executor: Where to run the pipelines: an executor or a name. Defaults to the local executor.
             initial_tasks: Tasks that name the input files, instead of `input_path`.
-            fresh: Remove what an earlier run left, and start over.
-            error_budget: As in `Pipeline.run`.
-            salvage: As in `Pipeline.run`.
+            fresh: If True, discard the results of an earlier run and start over.
+            error_budget: See `Pipeline.run`.
+            salvage: See `Pipeline.run`.
             listeners: Called with every event of every pipeline.
-            progress: False shows nothing on stderr. Else a table renews itself on a terminal; elsewhere notices are
-                written as they come, and a line of progress per `logging_interval` of the executor.
-            metrics_port: As in `Pipeline.run`.
-            metrics_file: As in `Pipeline.run`.
-            profile: As in `Pipeline.run`, over all pipelines.
+            progress: If False, show nothing on stderr. Otherwise show a live table on a terminal; elsewhere, notices as
+                they occur and a progress line per `logging_interval` of the executor.
+            metrics_port: See `Pipeline.run`.
+            metrics_file: See `Pipeline.run`.
+            profile: See `Pipeline.run`; covers all pipelines.
 
         Raises:
-            InputChangedError: The input is not what an earlier step has read.
+            InputChangedError: The input changed after an earlier step read it.
         """
         options: dict[str, Any] = {"fresh": fresh, "error_budget": error_budget, "salvage": salvage}
         if profile:
@@ -248,7 +248,9 @@ class DeduplicationWorkflow(WorkflowBase):
         if steps.against is not None:
             check_compared_columns(self, steps.against)
         if steps.executor.config.get("ignore_failures"):
-            notes.append("ignore_failures: without effect here; a document that is not compared may be a duplicate.")
+            notes.append(
+                "ignore_failures has no effect in deduplication: a skipped document could be an undetected duplicate."
+            )
         for listener in listeners:
             for note in notes:
                 listener(Notice(note))
@@ -283,16 +285,16 @@ class DeduplicationWorkflow(WorkflowBase):
         salvage: bool,
         listeners: Sequence[Listener],
     ) -> Stage:
-        """Find the duplicates among documents of a pipeline; gives the stage `name` that removes them.
+        """Find the duplicates among documents of a pipeline. Returns the stage `name` that removes them.
 
         Raises:
-            InputChangedError: The documents are not what an earlier step of the search has read.
+            InputChangedError: The documents changed after an earlier step of the search read them.
         """
         if self.rule.survivor == "priority" and not documents.has_one_file_each():
             raise UsageError(
                 f"Stage {name!r} prefers documents by their source files (survivor='priority'), but several files are "
-                "read as one partition, and after other stages it cannot be told which. Leave files_per_partition and "
-                "blocksize of the reader out, or put the deduplication directly after the reader."
+                "read as one partition, and after other stages the source file of a document is unknown. Omit "
+                "files_per_partition and blocksize of the reader, or put the deduplication directly after the reader."
             )
         options = {
             "error_budget": error_budget, "salvage": salvage, "listeners": listeners, "progress": False,
@@ -314,7 +316,7 @@ class DeduplicationWorkflow(WorkflowBase):
         return removal
 
     def _write(self, steps: Steps, removals: RunFiles) -> None:
-        """Write the documents that stay, or the list of those to remove."""
+        """Write the remaining documents, or the list of those to remove."""
         if self.perform_removal:
             steps.clear_other_choice(self.folder, removals)
             steps.run("removal", self._removal(steps, removals), output=self.folder, url_field="url", report=True)
@@ -336,7 +338,7 @@ class DeduplicationWorkflow(WorkflowBase):
         return [steps.source.reader(), self._remover(steps, removals), self._writer(steps.source)]
 
     def _remover(self, steps: Steps, removals: RunFiles, *, step: str | None = None) -> Stage:
-        """The stage that applies what was found; `step` is the folder of the step whose files were searched."""
+        """The stage that applies the results; `step` is the folder of the step whose files were searched."""
         return DuplicateRemoval(
             removals,
             steps.partition_ids,
@@ -347,7 +349,7 @@ class DeduplicationWorkflow(WorkflowBase):
         )
 
     def _writer(self, source: DocumentSource) -> JsonlWriter | ParquetWriter:
-        """What writes the documents that stay."""
+        """The writer of the remaining documents."""
         kind = self.output_filetype or source.filetype
         return (ParquetWriter if kind == "parquet" else JsonlWriter)(self.output_path, dict(self.write_kwargs or {}))
 
@@ -372,7 +374,7 @@ class DeduplicationWorkflow(WorkflowBase):
     def _notes(self) -> list[str]:
         if not self.ignored:
             return []
-        return [f"{', '.join(self.ignored)}: only for GPUs or another engine; without effect here."]
+        return [f"{', '.join(self.ignored)}: only for GPUs or another engine; has no effect here."]
 
     # --- input and output ---
 
@@ -381,7 +383,7 @@ class DeduplicationWorkflow(WorkflowBase):
         if initial_tasks:
             paths = tuple(str(path) for task in initial_tasks for path in task.data)
         elif self.input_path is None:
-            raise UsageError(f"{type(self).__name__} has no input: give input_path, or run(initial_tasks=[…]).")
+            raise UsageError(f"{type(self).__name__} has no input: set input_path, or use run(initial_tasks=[…]).")
         else:
             paths = self.input_path if isinstance(self.input_path, str) else tuple(map(str, self.input_path))
             paths = str(paths) if not isinstance(paths, tuple) else paths
@@ -396,14 +398,14 @@ class DeduplicationWorkflow(WorkflowBase):
         )
 
     def _known_partitions(self, partitions: Sequence[Partition]) -> list[str]:
-        """What the partitions of documents are called that were compared before, and come before these."""
+        """The partition ids of documents that were compared before, which precede these."""
         return []
 
     def _ended(self, steps: Steps) -> None:
         """Called when the output of a run is complete, before its record is written."""
 
     def _against_source(self) -> DocumentSource | None:
-        """The documents to compare with, cut as the input is."""
+        """The documents to compare with, partitioned like the input."""
         if self.against is None:
             return None
         paths = str(self.against) if isinstance(self.against, str | os.PathLike) else tuple(map(str, self.against))
@@ -419,7 +421,7 @@ class DeduplicationWorkflow(WorkflowBase):
 
     @property
     def _named_columns(self) -> dict[str, str | None]:
-        """The options that name columns, and what they name."""
+        """The options that name columns, with their values."""
         return {"text_field": self.text_field, "score_field": self.rule.score_field}
 
     def _explained(self, error: MissingColumnError) -> MissingColumnError:
@@ -435,7 +437,7 @@ class DeduplicationWorkflow(WorkflowBase):
 
     @property
     def storage_options(self) -> dict[str, Any] | None:
-        """The options of the file system of output and steps."""
+        """File system options of output and steps."""
         options = (self.write_kwargs or {}).get("storage_options")
         return None if options is None else dict(options)
 
@@ -449,22 +451,22 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_named_columns(workflow: DeduplicationWorkflow, source: DocumentSource) -> list[str]:
-    """Refuse columns that are not there, and scores that are no numbers, as far as the first documents show.
+    """Refuse missing columns and non-numeric scores, as far as the first documents show.
 
     Returns:
-        Notes about columns that were not seen and that a document need not have.
+        Notes about optional columns that were not seen.
 
     Raises:
-        MissingColumnError: No document has the column; of one to compare by, none of those that were looked at.
-        UsageError: The scores are no numbers.
+        MissingColumnError: No document has the column; for a column to compare by, no sampled document has it.
+        UsageError: The scores are not numbers.
     """
-    # A document without a text counts as empty, so that with a misspelt name a run would compare nothing, and say so
-    # to nobody. This is why what is compared must be seen.
+    # A document without text counts as empty, so a run with a misspelt column name would silently compare nothing. This
+    # is why the compared column must be seen.
     score = workflow.rule.score_field
     compared = [name for name in declared_columns(expand(workflow._first_stages()))[0] if name != score]
     others = {"score_field": score, "id_field": workflow.id_field}
     if workflow.id_field == "id":
-        del others["id_field"]  # taken where it is there
+        del others["id_field"]  # used if present
     found = source.look_for([*compared, *(name for name in others.values() if name is not None)])
     if found is None:
         return []
@@ -479,7 +481,7 @@ def check_named_columns(workflow: DeduplicationWorkflow, source: DocumentSource)
             continue
         if found.complete:
             raise missing_column(option, column, available)
-        notes.append(f"{option}={column!r}: none of the {looked_at} that were looked at has this column.")
+        notes.append(f"{option}={column!r}: this column is missing from all {looked_at} sampled.")
     if score is not None:
         for batch in source.first_batches(source.partitions()[:_LOOKED_AT], [score]):
             if batch is not None:
@@ -488,10 +490,10 @@ def check_named_columns(workflow: DeduplicationWorkflow, source: DocumentSource)
 
 
 def check_compared_columns(workflow: DeduplicationWorkflow, against: DocumentSource) -> None:
-    """Refuse documents to compare with that lack what is compared.
+    """Refuse documents to compare with that lack the compared column.
 
     Raises:
-        MissingColumnError: None of those that were looked at has the column.
+        MissingColumnError: No sampled document has the column.
     """
     score = workflow.rule.score_field
     compared = [name for name in declared_columns(expand(workflow._first_stages()))[0] if name != score]
@@ -502,9 +504,9 @@ def check_compared_columns(workflow: DeduplicationWorkflow, against: DocumentSou
     for name in compared:
         if name not in found.names and name in options:
             raise MissingColumnError(
-                f"against={workflow.against!r}: none of these documents has the column {name!r}, by which they are "
-                f"compared, only {', '.join(map(repr, found.names)) or 'none'}. Input and --against have to have the "
-                f"same {options[name]}.",
+                f"against={workflow.against!r}: these documents lack the column {name!r} to compare by (found: "
+                f"{', '.join(map(repr, found.names)) or 'none'}). Input and --against must have the same "
+                f"{options[name]}.",
                 column=name,
                 available=list(found.names),
             )
@@ -513,8 +515,8 @@ def check_compared_columns(workflow: DeduplicationWorkflow, against: DocumentSou
 def missing_column(
     option: str, column: str, available: list[str], *, looked_at: str = "", **facts: Any
 ) -> MissingColumnError:
-    """The error for a column that an option names and that no document has, or none of those `looked_at`."""
-    none = f"none of the {looked_at} that were looked at has such a" if looked_at else "the documents have no such"
+    """The error for a column that an option names and that no (sampled) document has."""
+    none = f"none of the {looked_at} sampled has such a" if looked_at else "the documents have no such"
     return MissingColumnError(
         f"{option}={column!r}: {none} column, only {', '.join(map(repr, available)) or 'none'}."
         f"{did_you_mean(column, available)} Name the right one with --{option.replace('_', '-')} ({option}).",

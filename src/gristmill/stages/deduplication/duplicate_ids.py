@@ -1,4 +1,4 @@
-"""The ids of the documents to remove, as a Parquet file for other programs and for the removal workflow."""
+"""Writes the ids of the documents to remove as a Parquet file, for other programs and the removal workflow."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gristmill.storage.partitions import Partition
 class DuplicateIds(RangeReader):
     """Turns removal lists into a table of ids for other programs.
 
-    Its column `id` holds what the documents are called: their own ids where `id_field` names them, else the ids that a
-    reader with `_assign_ids` gives. The others say for whom a document goes and how alike they are.
+    Its column `id` holds the ids of the documents: their own if `id_field` is set, otherwise those assigned by a reader
+    with `_assign_ids`. The other columns hold the survivor and the similarity.
 
     Args:
         partition_ids: The ids of the partitions by number.
-        id_field: The column of the documents' own ids.
+        id_field: Column that holds the documents' own ids.
     """
 
     name = "duplicate_ids"
@@ -44,8 +44,8 @@ class DuplicateIds(RangeReader):
         table = sorted_by_key(table)
         names: list[str | None] = [*self._assigned(table, "document")]
         if self.id_field is not None:
-            # A document without an id of its own is called by its place; so is one that shares the id of its survivor,
-            # which must not go with it.
+            # A document without an id is identified by its position; so is one with the same id as its survivor, which
+            # must not be removed with it.
             own, kept = table.column("id").to_pylist(), table.column("survivor_id").to_pylist()
             names = [
                 place if name is None or name == survivor else name
@@ -73,7 +73,7 @@ def write_id_generator(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Record how the input was cut, so that assigned ids can be given to the same documents again."""
+    """Record how the input was partitioned, so that the same documents get the same assigned ids again."""
     write_json_atomic(
         path,
         {

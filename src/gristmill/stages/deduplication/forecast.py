@@ -1,4 +1,4 @@
-"""What a deduplication will need, told from a sample of its input before anything is written."""
+"""Estimates what a deduplication will need from a sample of its input, before anything is written."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.origins import Lineage, with_lineage
 
 SPOTS = 16
-"""At how many places of the input documents are taken."""
+"""Number of places in the input at which documents are sampled."""
 SAMPLE_BYTES = 4 << 20
 _EXPANDED_BYTES = 4 << 20
 _WORKER_BYTES = 320 << 20
-"""What a worker needs at most: a batch with its columns, and the sorting of one range."""
+"""Maximum memory of a worker: a batch with its columns, and the sorting of one range."""
 _LEAST_BYTES = 150 << 20
-"""What a run of one worker cannot do without."""
+"""Minimum memory of a run with one worker."""
 _PASS_SHARE = 0.6
-"""The time of the passes that only read and write, in parts of a pass that also hashes; measured."""
+"""Time of the passes that only read and write, relative to a pass that also hashes; measured."""
 _START_SECONDS = 1.0
 
 
@@ -45,7 +45,7 @@ class FreeSpace:
 
     Attributes:
         path: The folder.
-        device: The disk it is on; None where that cannot be told, as of URLs.
+        device: The disk it is on; None if unknown, as for URLs.
         free: The free bytes of that disk.
     """
 
@@ -55,7 +55,7 @@ class FreeSpace:
 
     @classmethod
     def of(cls, path: str) -> FreeSpace:
-        """The place at `path`, which need not be there yet."""
+        """The place at `path`, which need not exist yet."""
         if not is_local(path):
             return cls(path)
         folder = os.path.abspath(local_path(path))
@@ -66,19 +66,19 @@ class FreeSpace:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will need, as far as a sample can tell.
+    """What a run will need, as estimated from a sample.
 
     Attributes:
         input_bytes: The stored bytes of the input.
-        documents: About how many documents there are.
-        steps_bytes: About how much the intermediate files take.
-        output_bytes: How much the output takes at the most.
-        memory_bytes: About how much memory a run takes where it may.
-        growing_bytes: The part of it that grows with the documents, and so cannot be saved.
-        seconds: About how long it takes.
-        free_bytes: The free bytes of the disk with the intermediate files; None where that cannot be told.
-        partitions: Into how many parts the input is cut.
-        notes: More to know.
+        documents: Approximate number of documents.
+        steps_bytes: Approximate size of the intermediate files.
+        output_bytes: Maximum size of the output.
+        memory_bytes: Approximate memory of a run without a budget.
+        growing_bytes: The part of it that grows with the documents, and so cannot be reduced.
+        seconds: Approximate duration.
+        free_bytes: Free bytes of the disk with the intermediate files; None if unknown.
+        partitions: Number of partitions of the input.
+        notes: Further notes.
     """
 
     input_bytes: int
@@ -93,16 +93,16 @@ class Forecast:
     notes: list[str] = field(default_factory=list)
 
     def check(self, steps: FreeSpace, output: FreeSpace, memory_limit: int | None) -> None:
-        """Refuse what cannot fit.
+        """Refuse a run that cannot fit.
 
         Args:
-            steps: Where intermediate files go.
-            output: Where the documents that stay go.
-            memory_limit: The most memory that may be used; None where that is not known.
+            steps: Folder of the intermediate files.
+            output: Folder of the output.
+            memory_limit: Maximum memory that may be used; None if unknown.
 
         Raises:
-            OutputError: A disk has less room than will be needed.
-            PlanningError: The memory is less than will be needed.
+            OutputError: A disk has less room than needed.
+            PlanningError: There is less memory than needed.
         """
         same = steps.device == output.device
         wanted = [(output, self.output_bytes + (self.steps_bytes if same else 0))]
@@ -119,16 +119,16 @@ class Forecast:
         least = self.growing_bytes + _LEAST_BYTES
         if memory_limit is not None and least > memory_limit:
             raise PlanningError(
-                f"This deduplication of about {self.documents} documents needs at least {format_size(least)} of memory "
-                f"({format_size(self.growing_bytes)} of it to tell which of them belong together), but has "
-                f"{format_size(memory_limit)}. Give it more with --memory-budget (memory_budget), take a larger "
-                "machine, or deduplicate parts of the input first.",
+                f"This deduplication of about {self.documents} documents needs at least {format_size(least)} of "
+                f"memory ({format_size(self.growing_bytes)} of it to group duplicates), but has "
+                f"{format_size(memory_limit)}. Raise --memory-budget (memory_budget), use a larger machine, or "
+                "deduplicate parts of the input first.",
                 needed=least,
             )
 
     def __str__(self) -> str:
         large = self.growing_bytes > self.memory_bytes / 20
-        grows = f", {format_size(self.growing_bytes)} of it for so many documents" if large else ""
+        grows = f", {format_size(self.growing_bytes)} of it proportional to the number of documents" if large else ""
         count = f"{self.partitions} partition{'' if self.partitions == 1 else 's'}"
         lines = [
             f"input: {count}, {format_size(self.input_bytes)}, about {self.documents} documents",
@@ -156,10 +156,10 @@ def forecast(
     notes: list[str],
     sample_bytes: int = SAMPLE_BYTES,
 ) -> Forecast:
-    """Read a little at a few places of the input, pass it through the first step, and project from that.
+    """Read a little at a few places of the input, pass it through the first step, and extrapolate.
 
-    The places are spread over the stored bytes, and each stands for as many of them, so that files that are unlike each
-    other count by their size. `plain_output` says that the output is not compressed, as the input may be.
+    The places are spread over the stored bytes and weighted equally, so that dissimilar files count by their size.
+    `plain_output` means that the output is not compressed, while the input may be.
     """
     flat = expand(list(stages))
     for stage in flat:
@@ -210,7 +210,7 @@ def _stored_bytes(partitions: Sequence[Partition]) -> list[float]:
 
 
 def _documents_per_byte(source: DocumentSource, partition: Partition, batch: DocumentBatch) -> float:
-    """How many documents a stored byte of a partition holds, judged by its first file and its first documents."""
+    """The number of documents per stored byte of a partition, estimated from its first file and its first documents."""
     storage = (source.read_kwargs or {}).get("storage_options")
     piece = partition.ranges[0]
     if source.filetype == "parquet":
@@ -220,7 +220,7 @@ def _documents_per_byte(source: DocumentSource, partition: Partition, batch: Doc
 
 
 def expansion(path: str, *, storage_options: Mapping[str, Any] | None = None) -> float:
-    """How many bytes come out of each stored byte of a file, judged by its beginning."""
+    """The number of uncompressed bytes per stored byte of a file, estimated from its beginning."""
     if codec_of(path) == "none":
         return 1.0
     source: Any = open_source(path, storage_options=storage_options)
@@ -235,10 +235,10 @@ def expansion(path: str, *, storage_options: Mapping[str, Any] | None = None) ->
 def _seconds_per_document(
     stages: Sequence[ProcessingStage[Any, Any]], batch: DocumentBatch, partition: Partition, count: int
 ) -> float:
-    """How long the stages take for each of the first documents of a batch, at most `count` of them."""
+    """The time that the stages take for each of the first documents of a batch, at most `count` of them."""
     count = min(count, batch.num_items)
     lineage = Lineage(partition.index, partition.id)
-    # One document goes first: it loads compiled code, or compiles it, which is no part of what a long run takes.
+    # One document goes first: it loads or compiles kernels, which does not count in a long run.
     for size in (1, count):
         begun = time.perf_counter()
         tasks: list[Any] = [with_lineage(batch.slice(0, size), lineage)]
@@ -248,7 +248,7 @@ def _seconds_per_document(
 
 
 def memory_limit(executor: BaseExecutor) -> int | None:
-    """The memory that a run may use: its budget, or what this machine has free; None for other machines."""
+    """The memory that a run may use: its budget, or the free memory of this machine; None for other machines."""
     if executor.name != "local":
         return None
     budget = executor.config.get("memory_budget")

@@ -1,4 +1,4 @@
-"""The source of steps that go through all keys: equal ranges of them, each small enough for a share of the memory."""
+"""The source of steps that process all keys: equal ranges of keys, each small enough for a share of the memory."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 RANGE_BYTES = 24 << 20
-"""How much of the files one range holds; sorting and grouping needs about six times as much in memory.
+"""Bytes of files per range; sorting and grouping needs about six times as much memory.
 
-Fixed, so that the ranges depend on the data alone and a run can be taken up with another budget or worker count.
+Fixed, so that the ranges depend on the data alone and a run can resume with another budget or worker count.
 """
 _SAMPLED = 2000
-"""How many keys of a file are looked at to cut evenly."""
+"""Number of keys of a file that are sampled to find even cuts."""
 
 
 def range_count(size: int, range_bytes: int = RANGE_BYTES) -> int:
-    """How many ranges `size` bytes of sorted runs are cut into."""
+    """Number of ranges that `size` bytes of sorted runs are divided into."""
     return max(1, -(-size // range_bytes))
 
 
 def hash_cuts(count: int) -> list[int]:
-    """Where `count` ranges of keys that are hashes begin and end: hashes are spread evenly."""
+    """Bounds of `count` ranges of hash keys: hashes are evenly distributed."""
     return [-(-(1 << 64) * number // count) for number in range(count + 1)]
 
 
 def document_cuts(runs: RunFiles, count: int) -> list[int]:
-    """Where `count` ranges of keys of documents begin and end, so that each holds about as many rows.
+    """Bounds of `count` ranges of document keys, so that each holds about the same number of rows.
 
-    Documents crowd at the beginning of each partition's numbers, so the cuts are taken from a sample of the keys.
+    Documents cluster at the beginning of each partition's numbers, so the cuts are derived from a sample of the keys.
     """
     sample = []
     for file in runs.files:
@@ -50,10 +50,10 @@ def document_cuts(runs: RunFiles, count: int) -> list[int]:
 
 
 class KeyRanges(SourceStage):
-    """Cuts the keys of a finished step into ranges.
+    """Divides the keys of a finished step into ranges.
 
     Args:
-        runs: What the step has left.
+        runs: The output of the step.
         cuts: Where ranges begin and end.
     """
 
@@ -100,11 +100,11 @@ class KeyRanges(SourceStage):
 
 
 class RangeReader(ReaderStage):
-    """Reads a range of keys and makes of it what a subclass says in `rows_from`.
+    """Reads a range of keys and turns it into what a subclass defines in `rows_from`.
 
     Attributes:
         runs: Set by the source on its own copy.
-        removable_from: Of removal lists, only documents from this key on; those before it stay in any case.
+        removable_from: For removal lists, only documents from this key on; those before it are always kept.
     """
 
     fork_safe = True

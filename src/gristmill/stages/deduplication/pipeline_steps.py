@@ -1,8 +1,8 @@
-"""Runs a pipeline with deduplications in it: step by step, with files between them, and one record at the end.
+"""Runs a pipeline with deduplications: step by step, with files between them, and one record at the end.
 
-Documents that a deduplication has to compare are first written by the stages before it; where there are none, it reads
-the input itself. What it finds is removed by a stage at the head of the next step. The last step writes the output, and
-what is recorded about it tells of all steps (see `ledger.record.step_record`).
+Documents to be compared by a deduplication are first written by the stages before it; without such stages, it reads the
+input itself. The duplicates it finds are removed by a stage at the start of the next step. The last step writes the
+output, and its record covers all steps (see `ledger.record.step_record`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 Stage = ProcessingStage[Any, Any]
 
 _SEARCH_SHARE = 0.3
-"""About how much a search writes, in parts of the documents that it compares."""
+"""Approximate size of what a search writes, relative to the documents that it compares."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PipelineSteps:
     Attributes:
         run: The run as a whole; its output is open.
         executor: Where all steps run.
-        options: Those of the run.
+        options: The options of the run.
     """
 
     run: Run
@@ -64,15 +64,15 @@ class PipelineSteps:
     options: Options
 
     def run_earlier(self, initial_tasks: Sequence[Task[Any]] | None) -> None:
-        """Run all steps but the last, and make the last one what is left to do for the run.
+        """Run all steps but the last, and make the last one the remaining work of the run.
 
         Raises:
-            InputChangedError: Some of the output was made when other duplicates were known.
+            InputChangedError: Part of the output was made with other known duplicates.
         """
         assert self.run.state is not None
         if self.options.fresh:
             self.finish(keep=False)
-        # Expanded as a whole: what a part is called, and what a writer writes, depends on the stages before it.
+        # Expanded as a whole: the names of parts, and the format of a writer, depend on the stages before it.
         stages = expand(self.run.pipeline.stages)
         places = [at for at, stage in enumerate(stages) if stage.needs_all_documents]
         self._check_room(len(places))
@@ -97,7 +97,7 @@ class PipelineSteps:
         self._begin_last(documents, stages[places[-1] + 1 :])
 
     def finish(self, *, keep: bool) -> None:
-        """Remove what the steps have left, or keep it beside the output; called when the run is done."""
+        """Remove the results of the steps, or keep them beside the output; called when the run is done."""
         if keep:
             self._folder.remove(self._folder.join(CHOICE))
         else:
@@ -112,7 +112,7 @@ class PipelineSteps:
         number: int,
         initial_tasks: Sequence[Task[Any]] | None,
     ) -> PipelineDocuments:
-        """Run some stages, and give the documents that they leave."""
+        """Run some stages. Returns the documents that they produce."""
         path = f"{self._root}/documents-{number}"
         filetype = self._filetype
         settings = {"storage_options": self._storage} if self._storage else None
@@ -146,7 +146,7 @@ class PipelineSteps:
         return PipelineDocuments.left_by(path, filetype, self._storage)
 
     def _search(self, stage: Deduplication, documents: PipelineDocuments, number: int) -> Stage:
-        """Find the duplicates among some documents; gives the stage that removes them."""
+        """Find the duplicates among some documents. Returns the stage that removes them."""
         begun = time.monotonic()
         workflow = stage.workflow(
             output_path=self._folder.path,
@@ -188,27 +188,27 @@ class PipelineSteps:
         there = self._folder.read(place) if self._folder.exists(place) else None
         if self.run.state.done and there != choice:
             raise InputChangedError(
-                f"{self._folder.path} holds {len(self.run.state.done)} finished partitions, but they were made when "
-                "other duplicates were known: the input, or what earlier stages make of it, has changed. A "
-                "deduplication compares all documents, so all have to be done again: start over with --fresh "
-                "(fresh=True), or write to another folder.",
+                f"{self._folder.path} holds {len(self.run.state.done)} finished partitions, but they were made with "
+                "other known duplicates: the input, or the output of earlier stages, has changed. A deduplication "
+                "compares all documents, so everything must be redone: start over with --fresh (fresh=True), or "
+                "write to another folder.",
                 path=self._folder.path,
             )
         self._folder.write(place, choice)
 
     def _check_room(self, searches: int) -> None:
-        """Say so where the intermediate files may not fit."""
+        """Warn if the intermediate files may not fit."""
         size = self.run.work.input_bytes
         place = FreeSpace.of(self._root)
         needed = int(size * (1 + searches * (1 + _SEARCH_SHARE)))
         if place.free is not None and needed > place.free:
             message = (
-                f"Intermediate files and output may take up to {format_size(needed)}, and the disk of {self._root} has "
-                f"{format_size(place.free)} free. If it fills up, make room and run the same command again."
+                f"Intermediate files and output may take up to {format_size(needed)}, but the disk of {self._root} "
+                f"has {format_size(place.free)} free. If it fills up, make room and run the same command again."
             )
             self.run.work.events.emit(Notice(message, level="warning"))
 
-    # --- where and how ---
+    # --- places and formats ---
 
     @property
     def _folder(self) -> RunFolder:
@@ -225,21 +225,21 @@ class PipelineSteps:
 
     @property
     def _filetype(self) -> str:
-        """Parquet, whose types JSON does not have, where Parquet is read."""
+        """Parquet if Parquet is read, because JSON lacks its types."""
         reader = self.run.plan.segments[0].stages[0]
         return "parquet" if isinstance(reader, ParquetReaderStage) else "jsonl"
 
     @property
     def _compression(self) -> str | None:
-        """Compressed input is probably many times its size."""
+        """Compressed input is probably many times larger uncompressed."""
         sources = self.run.work.source_files()
         return "zstd" if any(codec_of(path.lower()) != "none" for path in sources) else None
 
-    # --- what all steps come to ---
+    # --- totals over all steps ---
 
     @property
     def _listeners(self) -> list[Listener]:
-        """Who is told about the steps: all who are told about the run, but for what keeps its record."""
+        """The listeners of the steps: all listeners of the run, except the one that keeps its record."""
         state = self.run.state
         assert state is not None
         return [one for one in self.run.work.events.listeners if one is not state.recorder and one is not self.run.perf]
@@ -250,7 +250,7 @@ class PipelineSteps:
         self.run.work.trail.merge(trail)
 
     def _recorded(self, event: Event) -> None:
-        """Let the record of the run know what happens in a step."""
+        """Forward the events of a step to the record of the run."""
         assert self.run.state is not None
         if isinstance(event, RunStarted):
             self.run.state.recorder.begin_step(event.segments)
@@ -258,7 +258,7 @@ class PipelineSteps:
             self.run.state.recorder(event)
 
     def _sampled(self, stage: str, event: Event) -> None:
-        """The same of a search, whose own stages are all a part of `stage`."""
+        """The same for a search, whose own stages all belong to `stage`."""
         if isinstance(event, RunStarted):
             event = replace(event, segments=tuple(replace(segment, stages=(stage,)) for segment in event.segments))
         if not isinstance(event, TaskFinished):

@@ -1,4 +1,4 @@
-"""Leaves out the documents that an earlier step has found to be duplicates, each partition by its own list."""
+"""Drops the documents that an earlier step found to be duplicates, each partition by its own list."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ REMOVALS = pa.schema(
         ("similarity", pa.float64()),
     ]
 )
-"""The rows of a removal list: who goes, for whom, and how alike they are. The survivor also names the cluster."""
+"""The rows of a removal list: the document, its survivor and their similarity. The survivor also names the cluster."""
 
 
 class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Drops the documents on the removal list of their partition; the ledger names the survivor of each.
 
     Args:
-        removals: The sorted lists of the step before.
-        partition_ids: The ids of the partitions by number, as survivors without an id are called by them.
-        reason: What the ledger says.
-        step: The folder of the step whose files were compared; rows are called as in the input of the whole run.
-        storage_options: Options of the file system of that folder.
+        removals: The sorted lists of the previous step.
+        partition_ids: The ids of the partitions by number; survivors without an id are identified by them.
+        reason: The reason in the ledger.
+        step: The folder of the step whose files were compared; rows are identified as in the input of the whole run.
+        storage_options: File system options of that folder.
         first_partition: The number of the first partition of these documents in the lists.
     """
 
@@ -103,7 +103,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         )
 
     def _numbered(self, removals: pa.Table) -> pa.Table:
-        """The removals with survivors that have no id by their row in the input, instead of that in a step's files."""
+        """The removals, with survivors that have no id identified by their row in the input, not in a step's files."""
         if self._step is None or not removals.column("survivor_id").null_count:
             return removals
         keys = column(removals, "survivor").copy()
@@ -130,11 +130,11 @@ def cluster_numbers(survivors: Keys) -> npt.NDArray[np.int64]:
 
 
 def survivor_names(removals: pa.Table, partition_ids: Sequence[str]) -> list[str]:
-    """How the ledger calls the survivors: by their id, else as PARTITION#ROW."""
+    """The survivors' names in the ledger: their id, otherwise PARTITION#ROW."""
     return document_names(column(removals, "survivor"), removals.column("survivor_id").to_pylist(), partition_ids)
 
 
 def document_names(keys: Keys, ids: Sequence[str | None], partition_ids: Sequence[str]) -> list[str]:
-    """The id of every document, or PARTITION#ROW where it has none."""
+    """The id of every document, or PARTITION#ROW if it has none."""
     places = zip(ids, partitions_of(keys).tolist(), rows_of(keys).tolist(), strict=True)
     return [f"{partition_ids[partition]}#{row}" if name is None else name for name, partition, row in places]

@@ -1,4 +1,4 @@
-"""`TextDuplicatesRemovalWorkflow`: removes the documents whose ids a list names."""
+"""`TextDuplicatesRemovalWorkflow`: removes the documents whose ids are on a list."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from gristmill.tasks.document import DocumentBatch
 
 
 class IdHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Turns a list of ids into their hashes, with the survivor and the similarity where the list names them."""
+    """Turns a list of ids into their hashes, with the survivor and the similarity if the list has them."""
 
     notes_changes = True
     name = "id_hashes"
@@ -53,7 +53,7 @@ class IdHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], ["hash", "hash_2", "survivor_id", "similarity", "cluster"]
 
     def filled_columns(self) -> list[str]:
-        """None: it makes a table of its own."""
+        """Nothing: the stage creates its own table."""
         return []
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
@@ -80,12 +80,12 @@ class IdHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class RemovalById(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Drops the documents whose id is on the list; it is mapped from files, so its size costs no memory.
+    """Drops the documents whose id is on the list; the list is memory-mapped, so its size costs no memory.
 
     Args:
         ids: The sorted hashes of the ids.
-        id_fields: The columns with what documents are called; a document goes if any of its names is listed.
-        drop_fields: Columns that are left out of what stays.
+        id_fields: Columns that identify documents; a document is dropped if any of its ids is listed.
+        drop_fields: Columns to remove from the output.
     """
 
     notes_changes = True
@@ -138,7 +138,7 @@ class RemovalById(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 def _matches(wanted: Any, first: Any, second: Any) -> list[tuple[int, int]]:
-    """Pairs of a row of `wanted` and the place of its hash in the list."""
+    """Pairs of a row of `wanted` and the position of its hash in the list."""
     low = np.searchsorted(first, wanted[:, 0], "left")
     high = np.searchsorted(first, wanted[:, 0], "right")
     found = []
@@ -157,22 +157,22 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
     Args:
         input_path: The documents.
         ids_to_remove_path: Parquet files with the ids to remove.
-        output_path: Where the other documents go.
-        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
-        id_field: The column with the documents' ids; by default they are assigned as the deduplication did.
-        duplicate_id_field: The column of the list that holds the ids.
-        id_generator_path: What the deduplication recorded about its input, so that assigned ids are the same; looked
-            for beside the list when not given. With it documents without an id of their own are found too.
-        output_filetype: "jsonl" or "parquet"; by default as the input.
-        output_mode: As `mode` of the writers.
-        drop_id_field: Leave the id column out of the output (assigned ids always are).
-        input_blocksize: As `blocksize` of the readers, where ids are not assigned.
-        files_per_partition: As in the readers.
-        input_file_extensions: Which files of a folder to take.
-        read_kwargs: As in the readers.
-        write_kwargs: As in the writers.
-        output_fields: Only these columns.
-        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
+        output_path: Output folder for the remaining documents.
+        input_filetype: "jsonl" or "parquet"; detected from the file names by default.
+        id_field: Column that holds document ids; by default they are assigned as in the deduplication.
+        duplicate_id_field: Column of the list that holds the ids.
+        id_generator_path: Path of the deduplication's record of its input, so that assigned ids are the same; looked
+            for beside the list by default. With it, documents without their own id are found too.
+        output_filetype: "jsonl" or "parquet"; defaults to the input format.
+        output_mode: See `mode` of the writers.
+        drop_id_field: Remove the id column from the output (assigned ids always are).
+        input_blocksize: See `blocksize` of the readers; only if ids are not assigned.
+        files_per_partition: See the readers.
+        input_file_extensions: Extensions of the files to read in a folder.
+        read_kwargs: See the readers.
+        write_kwargs: See the writers.
+        output_fields: Columns to write; all by default.
+        record_path: Where to keep the record of the run, instead of `OUTPUT.gristmill` beside the output.
 
     Example:
         >>> TextDuplicatesRemovalWorkflow("crawl/", "found/ExactDuplicateIds", "unique/", id_field="id").run()
@@ -199,7 +199,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
 
     def __post_init__(self) -> None:
         if not str(self.output_path):
-            raise UsageError("TextDuplicatesRemovalWorkflow(output_path=''): name the folder to write to.")
+            raise UsageError("TextDuplicatesRemovalWorkflow(output_path=''): set the folder to write to.")
         self.ids_to_remove_path = str(self.ids_to_remove_path)
         self.output_path = str(self.output_path)
         self._reading = dict(self.read_kwargs or {})
@@ -220,12 +220,12 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         """Remove the listed documents.
 
         Args:
-            executor: Where to run: an executor or its name; the local one by default.
-            fresh: Remove what an earlier run left, and start over.
-            **options: As in `Pipeline.run`.
+            executor: Where to run: an executor or a name. Defaults to the local executor.
+            fresh: If True, discard the results of an earlier run and start over.
+            **options: See `Pipeline.run`.
 
         Raises:
-            InputChangedError: Ids are assigned, and the input is not what they were assigned to.
+            InputChangedError: Ids are assigned, and the input has changed since.
         """
         begun = time.monotonic()
         chosen = as_executor(executor)
@@ -249,7 +249,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
             )
             writer: Stage = SortedRunWriter(steps, storage_options=storage)
             pipeline = Pipeline("ids to remove", stages=[reader, IdHashes(self.duplicate_id_field), writer])
-            # An id that is set aside would let its document stay.
+            # A quarantined id would keep its document.
             strict = {**options, "ignore_failures": False, "id_field": None, "url_field": None, "report": False}
             record = step_folder(steps, storage).record
             ids = pipeline.run(executor=chosen, fresh=fresh, record_path=record, **strict)
@@ -270,9 +270,9 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         count = sum(map(len, listed.parts("hash")))
         if placed and not proven and done.report.dropped < count:
             raise InputChangedError(
-                f"{count - done.report.dropped} of the {count} listed ids are not those of a document in "
-                f"{self.input_path}, or are listed twice. The record of how ids were assigned has no fingerprints of "
-                "files, so other documents may have been removed. Find duplicates again, and discard this output.",
+                f"{count - done.report.dropped} of the {count} listed ids do not belong to a document in "
+                f"{self.input_path}, or are listed twice. The record of assigned ids has no fingerprints of files, so "
+                "other documents may have been removed. Find duplicates again, and discard this output.",
                 path=self.input_path,
             )
         result.extend_metadata(
@@ -290,11 +290,11 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
 
     @property
     def _assigned(self) -> bool:
-        """Whether documents are called by their place alone."""
+        """Whether documents are identified by their position alone."""
         return self.id_field == DEDUP_ID_FIELD
 
     def _source(self) -> tuple[DocumentSource, bool, bool]:
-        """The documents, whether their places are ids, and whether fingerprints prove that nothing has moved since."""
+        """The documents, whether their positions are ids, and whether fingerprints prove them unchanged."""
         paths = self.input_path if isinstance(self.input_path, str) else tuple(map(str, self.input_path))
         storage = self._reading.get("storage_options")
         filetype = self.input_filetype or find_filetype(
@@ -314,14 +314,14 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
                 raise InputChangedError(
                     f"The documents in {self.input_path} are not those to which ids were assigned "
                     f"({self.id_generator_path or 'the record beside the list'}): a file was added, removed or "
-                    "changed. Find duplicates again, or give documents ids of their own and name them in id_field.",
+                    "changed. Find duplicates again, or add ids to the documents and name their column in id_field.",
                     path=self.input_path,
                 )
         cut = (self.input_blocksize, self.files_per_partition)
         return DocumentSource(paths, filetype, *cut, extensions, self._reading or None), False, False
 
     def _generator(self) -> dict[str, Any] | None:
-        """How documents were called by their places; None where no record tells, and own ids are used."""
+        """How positions became ids; None if there is no record, and own ids are used."""
         list_path = self.ids_to_remove_path.rstrip("/")
         folder = f"{list_path.rpartition('/')[0]}/" if "/" in list_path else ""
         places = [f"{folder}{name}_id_generator.json" for name in ("exact", "fuzzy", "semantic")]
@@ -334,16 +334,16 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         if not self._assigned:
             return None
         raise UsageError(
-            f"The list in {self.ids_to_remove_path} holds assigned ids, but the record of how they were assigned is "
-            f"not at {' or '.join(places)}. Name it in id_generator_path, or a column of ids in id_field.",
+            f"The list in {self.ids_to_remove_path} holds assigned ids, but there is no record of how they were "
+            f"assigned at {' or '.join(places)}. Set id_generator_path to it, or id_field to a column of ids.",
             places=places,
         )
 
 
 def _notes(listed: int, removed: int) -> list[str]:
-    """What to say where not every listed id stands for one document."""
+    """The message if not every listed id belongs to exactly one document."""
     if removed > listed:
         return [f"{removed - listed} more documents were removed than ids are listed: several have the same id."]
     if removed < listed:
-        return [f"{listed - removed} of the listed ids are not those of a document here, or are listed twice."]
+        return [f"{listed - removed} of the listed ids do not belong to a document here, or are listed twice."]
     return []

@@ -1,7 +1,7 @@
-"""Files between the steps: Arrow tables sorted by an unsigned key, of which any later step reads just its key range.
+"""Files between steps: Arrow tables sorted by an unsigned key, of which a later step reads only its key range.
 
-A step that scatters by hash need not know how many buckets the next one will use: every partition leaves its rows
-sorted, and a bucket is the same range of keys out of all files. Local files are mapped, not read.
+A step that partitions by hash need not know how many buckets the next one will use: every partition writes its rows
+sorted, and a bucket is the same key range of all files. Local files are memory-mapped.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from gristmill.tasks.document import DocumentBatch
 
 EXTENSION = ".arrow"
 RUN_BYTES = 64 << 20
-"""How much a partition gathers before it is sorted and written as a file of its own."""
+"""Bytes that a partition collects before they are sorted and written as a file."""
 
 _MANY = 1 << 15
-"""So many keys are worth a kernel."""
+"""Number of keys from which a kernel pays off."""
 
 StorageOptions = Mapping[str, Any] | None
 
@@ -47,7 +47,7 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """All files that a finished step has left, in source order."""
+    """All files that a finished step has written, in source order."""
 
     files: tuple[RunFile, ...]
     storage_options: dict[str, Any] | None = None
@@ -66,22 +66,22 @@ class RunFiles:
         return digest.hexdigest()
 
     def parts(self, name: str) -> Iterator[npt.NDArray[Any]]:
-        """A column file after file, so that one of them is in memory at a time."""
+        """A column file by file, so that only one is in memory at a time."""
         for file in self.files:
             yield column(open_run(file.path, storage_options=self.storage_options), name)
 
     def read(self, low: int = 0, high: int = 1 << 64) -> pa.Table:
-        """The rows with `low` <= key < `high`, file after file; the key is the first column."""
+        """The rows with `low` <= key < `high`, file by file; the key is the first column."""
         return read_range(self.files, low, high, storage_options=self.storage_options)
 
 
 def joined(*runs: RunFiles) -> RunFiles:
-    """The files of several steps, one after the other."""
+    """The files of several steps, in order."""
     return RunFiles(tuple(file for one in runs for file in one.files), runs[-1].storage_options)
 
 
 def runs_of(path: str, *, storage_options: StorageOptions = None, ending: str = EXTENSION) -> RunFiles:
-    """The committed files below a step's folder whose names end with `ending`."""
+    """The committed files of a step's folder whose names end with `ending`."""
     folder = step_folder(path, storage_options)
     files = [
         RunFile(folder.join(file.path), file.size, file.hash)
@@ -93,7 +93,7 @@ def runs_of(path: str, *, storage_options: StorageOptions = None, ending: str = 
 
 
 def read_range(files: Sequence[RunFile], low: int, high: int, *, storage_options: StorageOptions = None) -> pa.Table:
-    """The rows of `files` with `low` <= key < `high`, file after file."""
+    """The rows of `files` with `low` <= key < `high`, file by file."""
     tables = []
     for file in files:
         table = open_run(file.path, storage_options=storage_options)
@@ -105,10 +105,10 @@ def read_range(files: Sequence[RunFile], low: int, high: int, *, storage_options
 
 
 def open_run(path: str, *, storage_options: StorageOptions = None) -> pa.Table:
-    """The table of one file, mapped into memory where the file is local.
+    """The table of one file, memory-mapped if the file is local.
 
     Raises:
-        InputError: The file is not what a step wrote.
+        InputError: The file was not written by a step.
     """
     with input_damage(path):
         if is_local(path):
@@ -121,7 +121,7 @@ def open_run(path: str, *, storage_options: StorageOptions = None) -> pa.Table:
 
 @contextmanager
 def input_damage(path: str) -> Iterator[None]:
-    """Turn what Arrow says about a damaged run file into an error that says what to do."""
+    """Turn Arrow's error about a damaged run file into one that says what to do."""
     try:
         yield
     except pa.ArrowInvalid as error:
@@ -142,7 +142,7 @@ def column(table: pa.Table, name: str) -> npt.NDArray[Any]:
 
 
 def count_distinct(runs: RunFiles, name: str, *, at_once: int = 1 << 22) -> int:
-    """How many different numbers a column holds; it is gone through once for every `at_once` rows, to save memory."""
+    """The number of different values in a column; it is read once for every `at_once` rows, to save memory."""
     rows = sum(len(part) for part in runs.parts(name))
     turns = max(1, -(-rows // at_once))
     total = 0
@@ -159,7 +159,7 @@ def sorted_by_key(table: pa.Table) -> pa.Table:
         return table.combine_chunks()
     if len(keys) < _MANY:
         order = np.argsort(keys, kind="stable")
-    else:  # only workers sort so many; a driver has no other use for kernels
+    else:  # only workers sort this many; a driver has no other use for kernels
         from gristmill.kernels.sorting import stable_order
 
         order = stable_order(keys)
@@ -174,11 +174,11 @@ def numbered(path: str, ending: str, number: int) -> str:
 def write_run(
     table: pa.Table, path: str, *, storage_options: StorageOptions = None, rows: int | None = None
 ) -> WrittenFile:
-    """Write a table as one record batch; `rows` is how many documents it stands for."""
+    """Write a table as one record batch; `rows` is the number of documents it represents."""
     batches = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
     file = AtomicFile(path, storage_options=dict(storage_options) if storage_options else None)
     try:
-        # Column by column to the file, so that the table is not in memory once more.
+        # Column by column to the file, so that the table is not in memory twice.
         with pa.ipc.new_file(pa.PythonFile(file, mode="w"), table.schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
@@ -189,10 +189,11 @@ def write_run(
 
 
 class SortedPart:
-    """The sorted runs of one partition while they are gathered."""
+    """The sorted runs of one partition while they are gathered; the names of all of them end with `ending`."""
 
-    def __init__(self, path: str, storage_options: StorageOptions, run_bytes: int) -> None:
+    def __init__(self, path: str, storage_options: StorageOptions, run_bytes: int, *, ending: str = EXTENSION) -> None:
         self._path = path
+        self._ending = ending
         self._storage_options = storage_options
         self._run_bytes = run_bytes
         self._tables: list[pa.Table] = []
@@ -219,7 +220,7 @@ class SortedPart:
         table = pa.concat_tables(self._tables)
         self._tables, self._bytes = [], 0
         table = sorted_by_key(table)
-        path = numbered(self._path, EXTENSION, len(self._done))
+        path = numbered(self._path, self._ending, len(self._done))
         self._done.append(write_run(table, path, storage_options=self._storage_options, rows=self._rows))
         self._rows = 0
 
@@ -229,9 +230,9 @@ class SortedRunWriter(SinkStage):
 
     Args:
         path: The folder of the step.
-        storage_options: Options of the file system, for URLs.
-        run_bytes: How much a partition gathers before it is sorted and written as a file of its own. Later steps find
-            the same in any number of files, so it is no part of what a run can be taken up with.
+        storage_options: File system options for URLs.
+        run_bytes: Bytes that a partition collects before they are sorted and written as a file. Later steps find the
+            same in any number of files, so it is not part of the plan and may change when a run resumes.
     """
 
     name = "sorted_runs"
@@ -251,7 +252,10 @@ class SortedRunWriter(SinkStage):
         return batch.to_pyarrow()
 
     def open_part(self, path: str) -> PartFile:
-        return SortedPart(path, self.storage_options, self._run_bytes)
+        return self._part(path)
+
+    def _part(self, path: str, ending: str = EXTENSION) -> SortedPart:
+        return SortedPart(path, self.storage_options, self._run_bytes, ending=ending)
 
     def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
         part = self.open_part(path)
@@ -260,4 +264,4 @@ class SortedRunWriter(SinkStage):
         return part.close()
 
     def process(self, task: DocumentBatch) -> Any:
-        raise NotImplementedError("a step's writer only runs in a pipeline")
+        raise NotImplementedError("a step's writer only works in a pipeline")

@@ -1,4 +1,4 @@
-"""The documents that a deduplication reads, the same in every step, and the check that they stay the same."""
+"""The documents that a deduplication reads, the same in every step, and the check that they do not change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Keys = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class DocumentSource:
-    """The input of a workflow: where it lies, what it is, and how it is cut."""
+    """The input of a workflow: its location, its format, and how it is partitioned."""
 
     paths: str | tuple[str, ...]
     filetype: str
@@ -42,7 +42,7 @@ class DocumentSource:
     read_kwargs: Mapping[str, Any] | None = None
 
     def reader(self, fields: Sequence[str] | None = None) -> ProcessingStage[Any, Any]:
-        """A reader of all documents; `fields` names the columns that are needed, where not all are."""
+        """A reader of all documents; `fields` are the needed columns, if not all."""
         kind = ParquetReader if self.filetype == "parquet" else JsonlReader
         return kind(
             self.paths if isinstance(self.paths, str) else list(self.paths),
@@ -50,12 +50,12 @@ class DocumentSource:
             blocksize=self.blocksize,
             fields=self._present(fields) if fields is not None and self.filetype == "parquet" else None,
             read_kwargs=self.read_kwargs,
-            # The type was asked for or is the only one: files of another are left out on purpose.
+            # The type was chosen or is the only one: files of other types are skipped deliberately.
             file_extensions=self.file_extensions or EXTENSIONS["parquet" if kind is ParquetReader else "jsonl"],
         )
 
     def partitions(self) -> list[Partition]:
-        """The partitions as the files lie there now."""
+        """The partitions of the files as they are now."""
         return self._files().partitions()
 
     def _files(self) -> SourceStage:
@@ -64,18 +64,18 @@ class DocumentSource:
         return source
 
     def searched_folders(self) -> list[str]:
-        """The local folders in which files are looked for."""
+        """The local folders that are searched for files."""
         return self._files().searched_folders()
 
     def look_for(self, wanted: Sequence[str]) -> SourceColumns | None:
-        """The columns of all files together, as far as they were looked at to find the wanted; None without any."""
+        """The columns of all files together, as far as they were read to find the wanted ones; None without any."""
         files = self._files()
         return files.columns(files.partitions(), wanted)
 
     def first_batches(
         self, partitions: Sequence[Partition], fields: Sequence[str] | None = None, *, batch_bytes: int = _LOOK_BYTES
     ) -> Iterator[DocumentBatch | None]:
-        """The first documents of each partition, about so many bytes, with these columns; None where it has none."""
+        """The first documents of each partition, about this many bytes, with these columns; None if it has none."""
         small = replace(self, read_kwargs={**(self.read_kwargs or {}), "batch_bytes": batch_bytes})
         files, reader, *_ = small.reader(fields).decompose()  # type: ignore[attr-defined]
         files.prepare(reader, partitions)
@@ -83,7 +83,7 @@ class DocumentSource:
             yield next((batch for batch in reader.process(files.task(partition)) if batch.num_items), None)
 
     def _present(self, fields: Sequence[str]) -> list[str]:
-        """Those of the fields that any file has (a missing text column is left to the planner to report)."""
+        """The fields that any file has (a missing text column is reported by the planner)."""
         found = self.look_for(fields)
         return [field for field in fields if found is None or field in found.names] or list(fields[:1])
 
@@ -91,10 +91,10 @@ class DocumentSource:
 def find_filetype(
     paths: str | Sequence[str], *, storage_options: Mapping[str, Any] | None, extensions: Sequence[str] | None = None
 ) -> str:
-    """`jsonl` or `parquet`, by the names of the files; `extensions` are the endings to look for, where not the usual.
+    """`jsonl` or `parquet`, by the file names; `extensions` are the extensions to look for, if not the usual ones.
 
     Raises:
-        UsageError: There are both, or a file whose name says that it is something else.
+        UsageError: There are both, or a file with the name of another format.
         InputNotFoundError: There is neither.
     """
     usual = [ending for kind in FILETYPES for ending in EXTENSIONS[kind]]
@@ -109,30 +109,30 @@ def find_filetype(
     kind = format_of(others[0]) if others else None
     if kind is not None:
         raise UsageError(
-            f"{others[0]} is {FORMATS[kind].label}, and this command reads JSONL and Parquet. A recipe deduplicates "
+            f"{others[0]} is {FORMATS[kind].label}, but this command reads JSONL and Parquet. A recipe deduplicates "
             "every format: one with the stages DocumentReader, ExactDeduplication (or FuzzyDeduplication) and "
-            "DocumentWriter, by: gristmill run RECIPE INPUT OUTPUT",
+            "DocumentWriter, run by: gristmill run RECIPE INPUT OUTPUT",
             paths=others,
         )
     if others:
         raise UsageError(
-            f"{others[0]} is neither JSONL nor Parquet by its name (these end with {', '.join(wanted)}). Web pages and "
-            "other documents have to become records with a text first; if it holds such records all the same, say so "
-            "with --input-filetype (input_filetype='jsonl' or 'parquet').",
+            f"{others[0]} is neither JSONL nor Parquet by its name (these end with {', '.join(wanted)}). Web pages "
+            "and other documents must be converted to records with a text first; if the file does hold such records, "
+            "use --input-filetype (input_filetype='jsonl' or 'parquet').",
             paths=others,
         )
     kinds = {"parquet" if ".parquet" in file.path.rsplit("/", 1)[-1].lower() else "jsonl" for file in files}
     if len(kinds) > 1:
         raise UsageError(
-            f"{paths} holds both JSONL and Parquet files. Say which to read with --input-filetype "
-            "(input_filetype='jsonl' or 'parquet').",
+            f"{paths} holds both JSONL and Parquet files. Choose one with --input-filetype (input_filetype='jsonl' or "
+            "'parquet').",
             paths=paths,
         )
     return kinds.pop()
 
 
 def check_unchanged(partitions: Sequence[Partition], step: RunFolder, *, complete: bool) -> None:
-    """Refuse to go on when the input is not what an earlier step has read.
+    """Refuse to continue if the input changed after an earlier step read it.
 
     Args:
         partitions: The partitions as they are now.
@@ -140,24 +140,24 @@ def check_unchanged(partitions: Sequence[Partition], step: RunFolder, *, complet
         complete: Whether that step is known to have read all partitions.
 
     Raises:
-        InputChangedError: A file was changed, removed, or (where the step is complete) added.
+        InputChangedError: A file was changed, removed, or (if the step is complete) added.
     """
     differences = input_differences(partitions, step, complete=complete)
     if differences:
         raise InputChangedError(
-            f"The input is not what the first step of this deduplication has read: {first_named(differences)}. "
-            "Duplicates were found among other documents, so going on would remove the wrong ones. Give the "
-            "same input as before, or start over with --fresh (fresh=True).",
+            f"The input changed after the first step of this deduplication read it: {first_named(differences)}. "
+            "Duplicates were found among other documents, so continuing would remove the wrong ones. Restore the "
+            "same input, or start over with --fresh (fresh=True).",
             differences=differences,
         )
 
 
 def input_differences(partitions: Sequence[Partition], step: RunFolder, *, complete: bool) -> list[str]:
-    """What differs between the input now and what a step has read; `complete` if it is known to have read all."""
+    """The differences between the current input and what a step read; `complete` if it is known to have read all."""
     read = {name: entry.fingerprint for name, entry in Manifest(step).load().items()}
     now = {partition.id: partition.fingerprint() for partition in partitions}
     differences = [f"{name} was changed" for name in read if name in now and now[name] != read[name]]
-    differences += [f"{name} is gone" for name in read if name not in now]
+    differences += [f"{name} is missing" for name in read if name not in now]
     if complete:
         differences += [f"{name} is new" for name in now if name not in read]
     return differences
@@ -170,7 +170,7 @@ def first_named(differences: Sequence[str]) -> str:
 
 
 def check_disjoint(partitions: Sequence[Partition], kept: Sequence[Partition]) -> None:
-    """Refuse to compare documents with themselves: every one of them would go.
+    """Refuse to compare documents with themselves: all of them would be removed.
 
     Raises:
         UsageError: A file is on both sides.
@@ -181,7 +181,7 @@ def check_disjoint(partitions: Sequence[Partition], kept: Sequence[Partition]) -
     if both:
         raise UsageError(
             f"{min(both)} is both input and --against (against=…): all of its documents would be duplicates of "
-            "themselves. Name only other documents to compare with.",
+            "themselves. Pass only other documents to --against.",
             paths=sorted(both),
         )
 
@@ -212,12 +212,12 @@ def rows_of(keys: Keys) -> npt.NDArray[np.int64]:
 
 
 class DocumentStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """A stage that reads documents; its columns are looked for before a run begins, not in every batch.
+    """A stage that reads documents; its columns are checked before a run starts, not in every batch.
 
-    A column that only some files have is missing in the others, and no fault.
+    A column that only some files have counts as missing in the others, without an error.
 
     Attributes:
-        first_partition: The number of the first partition, where documents of other sources are numbered before.
+        first_partition: The number of the first partition, if documents of other sources are numbered before.
     """
 
     first_partition = 0
@@ -227,7 +227,7 @@ class DocumentStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return make_keys(batch.partition + self.first_partition, batch.rows)
 
     def placed(self, first_partition: int, *, preferred: bool) -> DocumentStage:
-        """A copy for documents whose partitions are numbered from `first_partition`; `preferred` ones always stay."""
+        """A copy for documents with partitions numbered from `first_partition`; `preferred` ones are always kept."""
         stage = own_copy(self)
         if first_partition:
             stage.first_partition = first_partition
@@ -239,12 +239,12 @@ class DocumentStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], []
 
     def filled_columns(self) -> list[str]:
-        """None: it makes a table of its own."""
+        """Nothing: the stage creates its own table."""
         return []
 
 
 def texts_of(batch: DocumentBatch, text_field: str) -> pa.Array:
-    """The text of every document; missing for all of them where the files at hand have no such column."""
+    """The text of every document; missing for all of them if these files have no such column."""
     if batch.columns.has(text_field):
         return batch.text(text_field)
     return pa.nulls(batch.num_items, pa.large_string())

@@ -1,4 +1,4 @@
-"""Deduplication as a stage of a pipeline, anywhere in it: one document of every group of duplicates goes on."""
+"""Deduplication as a stage anywhere in a pipeline: one document of every group of duplicates is passed on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gristmill.stages.deduplication.exact.steps import Key
 from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
 from gristmill.stages.deduplication.fuzzy.workflow import DEFAULT_THRESHOLD, Device, FuzzyDeduplicationWorkflow, Verify
 from gristmill.stages.deduplication.repeated.line_workflow import LineDeduplicationWorkflow
-from gristmill.stages.deduplication.repeated.lines import Keep, Scope, Unit
+from gristmill.stages.deduplication.repeated.lines import Scope, Unit
+from gristmill.stages.deduplication.repeated.removal import Keep
 from gristmill.stages.deduplication.repeated.substring_workflow import SubstringDeduplicationWorkflow
 from gristmill.stages.deduplication.repeated.substrings import WindowUnit
 from gristmill.stages.deduplication.semantic.text_workflow import DEFAULT_MODEL, TextSemanticDeduplicationWorkflow
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Deduplication(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """The base of deduplications in pipelines: all documents are compared before any goes on.
+    """Base class of deduplications in pipelines: all documents are compared before any is passed on.
 
-    So a pipeline with such stages runs in steps, with intermediate files beside the record of its output; they are
-    removed at the end of the run. There is one record for all steps.
+    A pipeline with such stages therefore runs in steps, with intermediate files beside the record of its output; they
+    are removed at the end of the run. There is one record for all steps.
     """
 
     needs_all_documents = True
@@ -43,7 +44,7 @@ class Deduplication(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     @abstractmethod
     def workflow(self, *, output_path: str, **places: Any) -> DeduplicationWorkflow:
-        """What finds the duplicates; `places` are options about where, which this stage does not have."""
+        """The workflow that finds the duplicates; `places` are options for paths, which this stage lacks."""
 
     def inputs(self) -> Spec:
         return ["data"], [self.text_field, *([self.score_field] if self.score_field is not None else [])]
@@ -52,9 +53,9 @@ class Deduplication(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], []
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        """Never called: what is found is removed by a stage that takes the place of this one."""
+        """Never called: the stage is replaced by one that removes the duplicates."""
         raise StageDefinitionError(
-            f"{type(self).__name__} compares all documents, so it must be a stage of a Pipeline itself and not a part "
+            f"{type(self).__name__} compares all documents, so it must be a stage of a Pipeline itself and not part "
             "of another stage. Without a pipeline, use the workflow: "
             f"{type(self.workflow(output_path='unique/')).__name__}."
         )
@@ -67,20 +68,20 @@ class Deduplication(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class ExactDeduplication(Deduplication):
-    """Keeps one document of every group of equal texts.
+    """Keeps one document of every group of identical texts.
 
     Args:
-        text_field: The column with the text.
-        survivor: Which document of a group stays: "first" in source order, "longest", "best" or "newest" by
+        text_field: Column that holds the text.
+        survivor: Which document of a group to keep: "first" in source order, "longest", "best" or "newest" by
             `score_field`, or by "priority" of sources.
-        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
+        score_field: Column of numbers for survivor="best" (the highest is kept), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
-        key: What is compared: "text", or "url" or "title" in a normal form. URLs are compared as `UrlNormalizer` writes
-            them, without scheme and `www.`; titles without case, punctuation and repeated spaces.
-        key_field: The column with the URL or title; by default `url` or `title`.
-        against: A folder of other documents to compare with. They stay where they are, and documents that are
-            duplicates of them go.
+        key: What to compare: "text", or the normalised "url" or "title". URLs are normalised by `UrlNormalizer`,
+            without scheme and `www.`; titles ignore case, punctuation and repeated spaces.
+        key_field: Column that holds the URL or title; defaults to `url` or `title`.
+        against: A folder of other documents to compare with. They are not changed, and documents that duplicate them
+            are removed.
 
     Example:
         >>> pipeline.add_stage(ExactDeduplication(survivor="longest"))
@@ -109,7 +110,7 @@ class ExactDeduplication(Deduplication):
         self.merge_empty = merge_empty
         self.key: Key = key
         self.key_field = key_field
-        self.workflow(output_path="unique/")  # refuses what cannot work
+        self.workflow(output_path="unique/")  # refuses invalid options
 
     def inputs(self) -> Spec:
         return self.workflow(output_path="unique/")._first_stage().inputs()
@@ -132,22 +133,22 @@ class ExactDeduplication(Deduplication):
 class LineDeduplication(Deduplication):
     """Removes lines, paragraphs or sentences that occur more than `max_count` times.
 
-    Units are compared without the white space around them, with runs of ASCII white space as one. Every passage that is
-    cut is in the ledger; a document of which nothing is left is dropped as `nothing_left`.
+    Units are compared without surrounding whitespace, with runs of ASCII whitespace as one. Every passage that is cut
+    is in the ledger; a document with nothing left is dropped as `nothing_left`.
 
     Args:
-        text_field: The column with the text.
+        text_field: Column that holds the text.
         unit: "line", "paragraph" (lines up to a blank one) or "sentence".
-        scope: Where repetitions count: within a "document", a "domain" (the host in `url_field`) or "all".
+        scope: Where to count repetitions: within a "document", a "domain" (the host in `url_field`) or "all".
         max_count: Units that occur more often than this are repeated.
         keep: "first" keeps the first occurrence in source order, "none" removes all of them.
-        min_chars: Leave shorter units alone.
-        loose: Ignore case, ASCII punctuation and which digit a digit is, as CCNet does (Wenzek et al. 2019).
-        url_field: The column with the URL, for scope="domain"; a document without one is compared with itself only.
-        action: "cut", "mark" (leave the documents and write the places to `marks_field`), or "drop" (drop documents
-            above `max_share` and leave the others as they are).
-        marks_field: The column for marks: a list of start, end (in characters) and reason.
-        max_share: Drop documents of which a higher share repeats.
+        min_chars: Ignore shorter units.
+        loose: Ignore case and ASCII punctuation, and treat all digits as equal, as CCNet does (Wenzek et al. 2019).
+        url_field: Column that holds the URL, for scope="domain"; a document without one is compared with itself only.
+        action: "cut", "mark" (do not change the documents, but write the positions to `marks_field`), or "drop" (drop
+            documents above `max_share` and leave the others unchanged).
+        marks_field: Column for marks: a list of start, end (in characters) and reason.
+        max_share: Drop documents with a larger share of repeated text.
 
     Example:
         >>> pipeline.add_stage(LineDeduplication(unit="paragraph", scope="domain"))
@@ -209,18 +210,18 @@ class LineDeduplication(Deduplication):
 class SubstringDeduplication(Deduplication):
     """Removes passages of at least `min_length` words or bytes that occur more than once (Lee et al. 2021).
 
-    Every window of `min_length` units that occurs elsewhere, in the same document or another, is found, and nothing
-    else. Every passage that is cut is in the ledger; a document of which nothing is left is dropped as `nothing_left`.
+    Finds exactly the windows of `min_length` units that occur elsewhere, in the same document or another. Every passage
+    that is cut is in the ledger; a document with nothing left is dropped as `nothing_left`.
 
     Args:
-        text_field: The column with the text.
-        unit: "token", words that white space separates, or "byte".
-        min_length: The shortest passage, in units.
+        text_field: Column that holds the text.
+        unit: "token" (whitespace-separated words) or "byte".
+        min_length: Minimum length of a passage, in units.
         keep: "first" keeps the first occurrence in source order, "none" removes all of them.
-        action: "cut", "mark" (leave the documents and write the places to `marks_field`), or "drop" (drop documents
-            above `max_share` and leave the others as they are).
-        marks_field: The column for marks: a list of start, end (in characters) and reason.
-        max_share: Drop documents of which a higher share repeats.
+        action: "cut", "mark" (do not change the documents, but write the positions to `marks_field`), or "drop" (drop
+            documents above `max_share` and leave the others unchanged).
+        marks_field: Column for marks: a list of start, end (in characters) and reason.
+        max_share: Drop documents with a larger share of repeated text.
 
     Example:
         >>> pipeline.add_stage(SubstringDeduplication(min_length=50))
@@ -271,24 +272,24 @@ class FuzzyDeduplication(Deduplication):
     """Keeps one document of every group of near-duplicates: texts that share most of their word sequences.
 
     Args:
-        text_field: The column with the text.
-        threshold: The least Jaccard similarity of duplicates.
-        verify: How candidates are verified: "pairs" compares every pair exactly; "cluster" also keeps documents apart
-            that are connected only through others; "signature" compares signatures, which takes less disk and errs by
-            about 0.025; None takes every candidate for a duplicate.
-        word_ngrams: How many words make a shingle.
+        text_field: Column that holds the text.
+        threshold: Minimum Jaccard similarity of duplicates.
+        verify: How to verify candidates: "pairs" compares every pair exactly; "cluster" also splits clusters linked
+            only transitively; "signature" compares signatures, which takes less disk and has an error of about 0.025;
+            None treats every candidate as a duplicate.
+        word_ngrams: Number of words per shingle.
         char_ngrams: Use shingles of this many characters instead of words.
-        num_bands: Bands of a signature; derived from the threshold when not given.
-        minhashes_per_band: Hashes of a band; derived from the threshold when not given.
-        seed: Chooses the hash functions.
-        survivor: Which document of a group stays: "first" in source order, "longest", "best" or "newest" by
+        num_bands: Number of bands of a signature; derived from the threshold by default.
+        minhashes_per_band: Number of hashes per band; derived from the threshold by default.
+        seed: Seed of the hash functions.
+        survivor: Which document of a group to keep: "first" in source order, "longest", "best" or "newest" by
             `score_field`, or by "priority" of sources.
-        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
+        score_field: Column of numbers for survivor="best" (the highest is kept), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
-        device: Where signatures are made: "cpu", "cuda", or "auto", which takes GPUs where there are some.
-        against: A folder of other documents to compare with. They stay where they are, and documents that are
-            duplicates of them go.
+        device: Where to compute signatures: "cpu", "cuda", or "auto", which uses GPUs if available.
+        against: A folder of other documents to compare with. They are not changed, and documents that duplicate them
+            are removed.
 
     Example:
         >>> pipeline.add_stage(FuzzyDeduplication(threshold=0.75))
@@ -353,30 +354,29 @@ class FuzzyDeduplication(Deduplication):
 
 
 class SemanticDeduplication(Deduplication):
-    """Keeps one of the documents that mean nearly the same, told by embeddings.
+    """Keeps one of the documents with nearly the same meaning, as measured by embeddings.
 
     The embeddings come from a sentence model (by default all-MiniLM-L6-v2 of the extra `semantic`), or from a column.
 
     Args:
-        text_field: The column with the text.
-        eps: How far apart duplicates may be, as 1 - cosine.
-        which_to_keep: Which one of near documents stays: "hard" (farthest from its centroid), "easy" (nearest) or
-            "random".
-        n_clusters: How many clusters; by default the square root of the number of documents.
+        text_field: Column that holds the text.
+        eps: Maximum distance (1 - cosine) of duplicates.
+        which_to_keep: Which duplicate to keep: "hard" (farthest from its centroid), "easy" (nearest) or "random".
+        n_clusters: Number of clusters; defaults to the square root of the number of documents.
         model_identifier: A sentence model: a hub id, a local folder, or `package:NAME`.
-        embedding_field: Take embeddings from this column instead of a model.
-        embedding_max_chars: How many characters of a text are embedded at the most.
-        model_inference_batch_size: The most documents per forward pass.
-        model_cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for gated models; it is never shown.
-        cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
-        random_state: Chooses the vectors k-means begins with, and the order for which_to_keep="random".
+        embedding_field: Read embeddings from this column instead of computing them.
+        embedding_max_chars: Maximum number of characters of a text to embed.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        model_cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for gated models; it is never shown.
+        cpu_backend: What runs the encoder on the CPU: `torch` or `torch-int8`.
+        random_state: Random seed of k-means and of which_to_keep="random".
         survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" or "newest" by
             `score_field`, or by "priority" of sources.
-        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
+        score_field: Column of numbers for survivor="best" (the highest is kept), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
-        against: A folder of other documents to compare with. They stay where they are, and documents that are
-            duplicates of them go.
+        against: A folder of other documents to compare with. They are not changed, and documents that duplicate them
+            are removed.
 
     Example:
         >>> pipeline.add_stage(SemanticDeduplication(eps=0.05))

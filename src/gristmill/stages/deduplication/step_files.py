@@ -1,4 +1,4 @@
-"""The documents of a pipeline that runs in steps: read by its own reader, or from the files that a step has left."""
+"""The documents of a pipeline that runs in steps: from its own reader, or from the files that a step wrote."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Stage = ProcessingStage[Any, Any]
 
 
 def _files_of(folder: RunFolder, entry: ManifestEntry, filetype: str) -> Partition:
-    """The files that a step has left of a partition."""
+    """The files that a step wrote for a partition."""
     ranges = tuple(
         FileRange(
             folder.join(file.path), file.path, file.size, file.hash, 0, -1 if filetype == "parquet" else file.size, True
@@ -35,12 +35,12 @@ def _files_of(folder: RunFolder, entry: ManifestEntry, filetype: str) -> Partiti
 
 
 class StepFiles(SourceStage):
-    """The partitions of a finished step; they are those of the input, whatever was left of them.
+    """The partitions of a finished step; they are those of the input, whatever remains of them.
 
     Args:
         path: The folder of the step.
         filetype: "jsonl" or "parquet".
-        storage_options: Options of the file system, for URLs.
+        storage_options: File system options for URLs.
     """
 
     name = "step_files"
@@ -70,7 +70,7 @@ class StepFiles(SourceStage):
         return Manifest(step_folder(self.path, self.storage_options)).ordered()
 
     def _files(self) -> list[Partition]:
-        """What is there to read, without the partitions of which nothing was left."""
+        """What there is to read, without the partitions of which nothing remains."""
         folder = step_folder(self.path, self.storage_options)
         return [_files_of(folder, entry, self.format) for entry in self._entries() if entry.files]
 
@@ -79,12 +79,12 @@ class StepFiles(SourceStage):
 
 
 class StepReader(ReaderStage):
-    """Reads the files that a step has left of a partition.
+    """Reads the files that a step wrote for a partition.
 
     Args:
         path: The folder of the step.
         filetype: "jsonl" or "parquet".
-        storage_options: Options of the file system, for URLs.
+        storage_options: File system options for URLs.
     """
 
     name = "step_reader"
@@ -94,7 +94,7 @@ class StepReader(ReaderStage):
         self.path = path
         self.storage_options = storage_options
         self.contents = contents_digest(step_folder(path, storage_options))
-        """What was in the files when the plan was made: another content is another plan."""
+        """The contents of the files when the plan was made: a change of content changes the plan."""
         kind = ParquetReaderStage if filetype == "parquet" else JsonlReaderStage
         self.inner: ParquetReaderStage | JsonlReaderStage = kind(storage_options=storage_options)
         self.filetype = filetype
@@ -116,13 +116,13 @@ class StepReader(ReaderStage):
         if left.ranges:
             given = FileGroupTask(task.dataset_name, left.source_files, _metadata={"partition": left})
             for batch in self.inner.process(given):
-                # Where documents come from decides which duplicate stays; see `PipelineDocuments.has_one_file_each`.
+                # The origin of documents decides which duplicate is kept; see `PipelineDocuments.has_one_file_each`.
                 batch._metadata["source_file"] = sources[0] if len(sources) == 1 else ""
                 yield batch
 
 
 class DocumentStages(CompositeStage[EmptyTask, DocumentBatch]):
-    """The first stages of a step as one: a reader and what removes the duplicates that were found before."""
+    """The first stages of a step as one: a reader and the removal of duplicates found before."""
 
     name = "documents"
 
@@ -135,10 +135,10 @@ class DocumentStages(CompositeStage[EmptyTask, DocumentBatch]):
 
 @dataclass(frozen=True)
 class PipelineDocuments(DocumentSource):
-    """The documents that are searched: what `stages` give, a reader first.
+    """The documents that are searched: the output of `stages`, a reader first.
 
     Attributes:
-        stages: A source of partitions, a reader, and what removes the duplicates that were found before.
+        stages: A source of partitions, a reader, and the removal of duplicates found before.
         step: The folder of the step whose files are read; None for the input itself.
     """
 
@@ -147,7 +147,7 @@ class PipelineDocuments(DocumentSource):
 
     @classmethod
     def read_by(cls, parts: Sequence[Stage]) -> PipelineDocuments | None:
-        """The documents of the input, where these stages are a source and a reader and nothing else."""
+        """The documents of the input, if these stages are just a source and a reader."""
         if len(parts) != 2 or not isinstance(parts[0], SourceStage) or not isinstance(parts[1], ReaderStage):
             return None
         filetype = "parquet" if isinstance(parts[1], ParquetReaderStage) else "jsonl"
@@ -155,7 +155,7 @@ class PipelineDocuments(DocumentSource):
 
     @classmethod
     def left_by(cls, step: str, filetype: str, storage_options: Mapping[str, Any] | None) -> PipelineDocuments:
-        """The documents that a finished step has left in the folder `step`."""
+        """The documents that a finished step wrote to the folder `step`."""
         files = StepFiles(step, filetype, storage_options)
         return cls(step, filetype, stages=(files, StepReader(step, filetype, storage_options)), step=step)
 
@@ -175,7 +175,7 @@ class PipelineDocuments(DocumentSource):
     def first_batches(
         self, partitions: Sequence[Partition], fields: Sequence[str] | None = None, *, batch_bytes: int = 0
     ) -> Iterator[DocumentBatch | None]:
-        """The first documents of each partition with these columns, as many as a batch has; None where it has none."""
+        """The first documents of each partition with these columns, one batch each; None if it has none."""
         files, reader = self.stages[0], own_copy(self.stages[1])
         assert isinstance(files, SourceStage)
         files.prepare(reader, partitions)
@@ -184,5 +184,5 @@ class PipelineDocuments(DocumentSource):
             yield next((batch for batch in given if batch.num_items), None)
 
     def has_one_file_each(self) -> bool:
-        """Whether every partition comes from one file, so that it can be told where a document comes from."""
+        """Whether every partition comes from one file, so that the source of a document is known."""
         return self.step is None or all(len(partition.source_files) == 1 for partition in self.partitions())

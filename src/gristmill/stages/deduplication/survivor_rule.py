@@ -1,4 +1,4 @@
-"""Which document of a group of duplicates stays."""
+"""Which document of a group of duplicates to keep."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Survivor = Literal["first", "longest", "best", "newest", "priority"]
 
 @dataclass(frozen=True)
 class SurvivorRule:
-    """Orders the documents of a group; the first in this order stays, and among equals the first in source order.
+    """Orders the documents of a group; the first in this order is kept, and among equals the first in source order.
 
     Attributes:
         survivor: `first` in source order, `longest` text, `best` value of `score_field` (the highest; documents
             without one come last), `newest` by the dates in `score_field`, or `priority` of sources.
-        score_field: The column for `best` and `newest`.
+        score_field: Column for `best` and `newest`.
         source_priority: For `priority`, patterns of source paths (`*/wiki/*`), the preferred ones first; documents
             of other sources come last.
-        always: Prefer these documents to all others; the first of them in source order stays.
+        always: Prefer these documents to all others; the first of them in source order is kept.
 
     Example:
         >>> SurvivorRule("best", score_field="quality").columns
@@ -43,27 +43,27 @@ class SurvivorRule:
 
     def __post_init__(self) -> None:
         if self.survivor not in get_args(Survivor):
-            raise UsageError(f"survivor={self.survivor!r}: give one of {', '.join(get_args(Survivor))}.")
+            raise UsageError(f"survivor={self.survivor!r}: must be one of {', '.join(get_args(Survivor))}.")
         if self.survivor == "best" and self.score_field is None:
-            raise UsageError("survivor='best' (--keep best): name the column to compare, score_field (--score-field).")
+            raise UsageError("survivor='best' (--keep best): set score_field (--score-field) to the column to compare.")
         if self.survivor == "newest" and self.score_field is None:
             raise UsageError(
-                "survivor='newest' (--keep newest): name the column with the dates, score_field (--score-field)."
+                "survivor='newest' (--keep newest): set score_field (--score-field) to the column that holds the dates."
             )
         if self.survivor not in ("best", "newest") and self.score_field is not None:
             raise UsageError(
-                f"score_field={self.score_field!r} (--score-field) is for survivor='best' (--keep best) or 'newest'; "
-                f"with survivor={self.survivor!r} it would have no effect."
+                f"score_field={self.score_field!r} (--score-field) applies to survivor='best' (--keep best) or "
+                f"'newest'; with survivor={self.survivor!r} it would have no effect."
             )
         if self.survivor == "priority" and not self.source_priority:
             raise UsageError(
-                "survivor='priority' (--keep priority): give patterns of source paths in source_priority (--source), "
+                "survivor='priority' (--keep priority): set source_priority (--source) to patterns of source paths, "
                 "the preferred ones first."
             )
         if self.survivor != "priority" and self.source_priority:
             raise UsageError(
-                f"source_priority={list(self.source_priority)!r} (--source) is for survivor='priority' "
-                f"(--keep priority); with survivor={self.survivor!r} it would have no effect."
+                f"source_priority={list(self.source_priority)!r} (--source) applies to survivor='priority' (--keep "
+                f"priority); with survivor={self.survivor!r} it would have no effect."
             )
 
     @classmethod
@@ -74,14 +74,14 @@ class SurvivorRule:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns it looks at, besides the text."""
+        """The columns it reads, besides the text."""
         return () if self.score_field is None or self.always else (self.score_field,)
 
     def check(self, batch: DocumentBatch) -> None:
-        """Refuse a column of scores that holds no numbers, or a column of dates without a date.
+        """Refuse a score column without numbers, or a date column without a date.
 
         Raises:
-            UsageError: It does.
+            UsageError: The column has none.
         """
         if self.survivor == "best" and self.score_field is not None:
             numbers_of(batch, self.score_field)
@@ -98,7 +98,7 @@ class SurvivorRule:
             )
 
     def ranks(self, batch: DocumentBatch, text: pa.Array) -> Floats:
-        """A number for every document; the lowest of a group stays."""
+        """A number for every document; the lowest of a group is kept."""
         if self.always:
             return np.full(batch.num_items, -np.inf)
         if self.survivor == "longest":
@@ -131,7 +131,7 @@ def _negated(batch: DocumentBatch, field: str) -> Floats:
 
 
 def numbers_of(batch: DocumentBatch, field: str) -> Floats:
-    """The values of a column as numbers, NaN where there is none; texts that are written as numbers count as such.
+    """The values of a column as numbers, NaN if missing; texts that are written as numbers count as numbers.
 
     Raises:
         UsageError: They are something else.
@@ -146,7 +146,8 @@ def numbers_of(batch: DocumentBatch, field: str) -> Floats:
         example = "" if value is None else f", such as {str(value)[:60]!r}"
         raise UsageError(
             f"score_field={field!r}: survivor='best' compares numbers, but this column holds "
-            f"{_kind(batch, field, column.type)}{example}. Name a column of numbers with --score-field (score_field).",
+            f"{_kind(batch, field, column.type)}{example}. Choose a column of numbers with --score-field "
+            "(score_field).",
             field=field,
             found=str(column.type),
         ) from error
@@ -159,9 +160,9 @@ _DATE = (
 
 
 def dates_of(batch: DocumentBatch, field: str) -> Floats:
-    """The values of a column as seconds since 1970, NaN where there is none or it is no date.
+    """The values of a column as seconds since 1970, NaN if missing or not a date.
 
-    Timestamps and dates are taken as they are, numbers as seconds, and texts as ISO 8601 (`2024-05-01T12:00:00Z`, also
+    Timestamps and dates are used directly, numbers as seconds, and texts as ISO 8601 (`2024-05-01T12:00:00Z`, also
     without separators); a time without a zone is UTC.
     """
     if not batch.columns.has(field):

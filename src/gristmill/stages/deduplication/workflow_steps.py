@@ -1,4 +1,4 @@
-"""One run of a deduplication: its steps as pipelines with files between them, and what has come of them so far."""
+"""One run of a deduplication: its steps as pipelines with files between them, and their results so far."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Stage = ProcessingStage[Any, Any]
 
 
 AGAINST = "against"
-"""What the steps and partitions of documents are called that are compared with but stay where they are."""
+"""Prefix of the steps and partitions of documents that are only compared with."""
 
 
 class Steps:
-    """One run of a workflow: the folders of its steps, and what has come of them so far."""
+    """One run of a workflow: the folders of its steps, and their results so far."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Steps:
         self.options = dict(options)
         self.partitions: list[Partition] = source.partitions()
         self.against = workflow._against_source()
-        """The documents that are compared with but stay where they are."""
+        """The documents that are only compared with and not changed."""
         kept = [] if self.against is None else self.against.partitions()
         before = [f"{AGAINST}:{partition.id}" for partition in kept] or workflow._known_partitions(self.partitions)
         self.first_partition = len(before)
@@ -66,7 +66,7 @@ class Steps:
         self.root = step_folder(workflow._steps_path, workflow.storage_options)
         """The folder that holds those of all steps."""
         self.done: dict[str, str] = {}
-        """The folders of the steps that this run has gone through."""
+        """The folders of the steps that this run has completed."""
 
     def path(self, step: str) -> str:
         """The folder of a step."""
@@ -77,12 +77,12 @@ class Steps:
         return step_folder(self.path(step), self.workflow.storage_options)
 
     def begin(self) -> None:
-        """Take up what is there, or remove it when starting over."""
+        """Resume the existing steps, or remove them when starting over."""
         self.check_apart()
         output, root = self.workflow.folder, self.root
         check_usable(root, write=False)
         check_usable(output)
-        if self.workflow.perform_removal:  # said now, and not after the whole search
+        if self.workflow.perform_removal:  # reported now, and not after the whole search
             writer = self.workflow._writer(self.source)
             check_strangers(output, writer.mode, writer.extension, self.partitions)
         if self.fresh:
@@ -92,7 +92,7 @@ class Steps:
         self.check_begun()
 
     def check_begun(self) -> None:
-        """Refuse to go on with an input that is not what the first step has read, as far as it has read."""
+        """Refuse to continue with an input that changed after the first step read it, as far as it has read."""
         first = (self.workflow.first_step, *self.workflow.earlier_steps)
         first += tuple(f"{AGAINST}_{step}" for step in first)
         names = {self.path(step).rpartition("/")[2] for step in first}
@@ -107,7 +107,7 @@ class Steps:
         return [name.split("/", 1)[0] for name in files if name.endswith(f"/{RECORD_FOLDER}/plan.json")]
 
     def check_apart(self) -> None:
-        """Refuse an output that is mixed up with the input, before anything is written there."""
+        """Refuse an output that overlaps with the input, before anything is written there."""
         output = self.workflow.folder
         check_apart(output, self.partitions, self.source.searched_folders())
         if self.against is not None:
@@ -115,12 +115,12 @@ class Steps:
             check_apart(output, kept, self.against.searched_folders())
             check_disjoint(self.partitions, kept)
         if output.ending is not None and not self.workflow.perform_removal:
-            raise OutputError(f"{output.path} is one file. A list of duplicates needs a folder.", path=output.path)
+            raise OutputError(f"{output.path} is a single file. A list of duplicates needs a folder.", path=output.path)
         if output.ending is not None:
             check_single(output, self.workflow._writer(self.source).extension, self.partitions)
 
     def check_input(self) -> None:
-        """Refuse to go on with an input that is not what the first step has read."""
+        """Refuse to continue with an input that changed after the first step read it."""
         check_unchanged(self.source.partitions(), self.folder(self.workflow.first_step), complete=True)
 
     def run_on_documents(
@@ -132,7 +132,7 @@ class Steps:
         kind: type[SortedRunWriter] = SortedRunWriter,
         **options: Any,
     ) -> RunFiles:
-        """Run a step that reads documents, also on those to compare with; what both have left, these first.
+        """Run a step that reads documents, also on those to compare with. Returns the output of both, the latter first.
 
         The documents to compare with come first in source order and are always preferred.
         """
@@ -149,23 +149,23 @@ class Steps:
         return self.all_runs(step)
 
     def all_runs(self, step: str) -> RunFiles:
-        """What `run_on_documents` has left."""
+        """The output of `run_on_documents`."""
         names = [step] if self.against is None else [f"{AGAINST}_{step}", step]
         return joined(*(self.runs(name) for name in names))
 
     @property
     def first_key(self) -> int:
-        """The key from which on documents are those of the input."""
+        """The first key of the input's documents."""
         return first_key(self.first_partition)
 
     def removing(self, stage: RangeReader) -> RangeReader:
-        """The stage that lists what goes, limited to the documents that may go."""
+        """The stage that lists documents to remove, limited to those that may be removed."""
         if self.first_partition:
             stage.removable_from = self.first_key
         return stage
 
     def clear_other_choice(self, folder: RunFolder, removals: RunFiles) -> None:
-        """Clear an output for which another removal list was chosen from the same search.
+        """Clear an output made with another removal list from the same search.
 
         The choice is recorded before anything is written, so that an output never holds a mixture of two.
         """
@@ -182,7 +182,7 @@ class Steps:
         """Run one pipeline, and keep its tasks and its time."""
         begun = time.monotonic()
         id_field = self.workflow.id_field or "id"
-        # A document that is set aside in one step and not in the others would stay without having been compared.
+        # A document quarantined in one step only would be kept without having been compared.
         given: dict[str, Any] = {
             **self.options, "ignore_failures": False, "id_field": id_field, "report": False, **options,
         }  # fmt: skip
@@ -200,12 +200,12 @@ class Steps:
         return result
 
     def writer(self, step: str, kind: type[SortedRunWriter] = SortedRunWriter) -> SortedRunWriter:
-        """What a step writes sorted rows with."""
+        """The writer of sorted rows of a step."""
         options = self.workflow.storage_options
         return kind(self.path(step), storage_options=options, run_bytes=self.workflow.run_bytes)
 
     def runs(self, step: str, **options: Any) -> RunFiles:
-        """What a finished step has left."""
+        """The output of a finished step."""
         return runs_of(self.path(step), storage_options=self.workflow.storage_options, **options)
 
 

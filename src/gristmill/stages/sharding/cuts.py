@@ -15,10 +15,10 @@ from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_ru
 from gristmill.stages.sharding.keys import RANDOM_BITS, RANDOM_MASK, Integers, Keys
 
 _BINS = 1 << 20
-"""How many bins the strata share."""
+"""Number of bins that the strata share."""
 
 Weights = Callable[[], Iterator[tuple[Keys, Integers]]]
-"""Gives keys and weights of all documents, file after file; called once for each pass."""
+"""Yields keys and weights of all documents, file by file; called once for each pass."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Totals:
     """The documents of one stratum.
 
     Attributes:
-        documents: How many there are.
+        documents: Number of documents.
         weight: The sum of their weights.
     """
 
@@ -48,7 +48,7 @@ def weights_in(runs: Sequence[RunFiles], unit: str) -> Weights:
 
 
 def totals_of(weights: Weights) -> dict[int, Totals]:
-    """Documents and weight of every stratum that has any."""
+    """Documents and weight of every non-empty stratum."""
     counts, sums = np.zeros(1 << 16, np.int64), np.zeros(1 << 16, np.int64)
     for keys, values in weights():
         strata = (keys >> np.uint64(RANDOM_BITS)).astype(np.int64)
@@ -60,16 +60,16 @@ def totals_of(weights: Weights) -> dict[int, Totals]:
 def cut_keys(
     weights: Weights, targets: Mapping[int, Sequence[float]], *, nearest: bool = False
 ) -> dict[int, list[int]]:
-    """For every target weight of a stratum the first key with at least that much weight before it.
+    """For every target weight of a stratum, the first key with at least that much weight before it.
 
     Args:
         weights: Keys and weights of all documents.
         targets: Stratum to target weights, in ascending order.
-        nearest: Count half of a document as before it, so that what lies before a cut is as near to the target as
+        nearest: Count half of a document as before it, so that the weight before a cut is as near to the target as
             whole documents allow.
 
     Returns:
-        Stratum to keys, one for each target; a target beyond all documents gives the end of the stratum.
+        Stratum to keys, one for each target; a target beyond all documents returns the end of the stratum.
 
     Example:
         >>> keys = np.array([10, 20, 30], np.uint64)
@@ -123,7 +123,7 @@ def cut_keys(
 
 
 def _sums_before(values: Integers, bins: Integers, before: Integers, bits: int) -> Integers:
-    """For each chosen document the weight of all documents of its stratum before it."""
+    """For each selected document, the weight of all documents of its stratum before it."""
     if not len(values):
         return values
     inclusive = np.cumsum(values)

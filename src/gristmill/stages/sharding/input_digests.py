@@ -1,4 +1,4 @@
-"""Digests of the input files, made in the background while a run reads the same files."""
+"""Digests of the input files, computed in the background while a run reads the same files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PART_BYTES = 8 << 20
 
 
 class InputDigests:
-    """Hashes every local input file once; files of object stores are known by their ETag.
+    """Hashes every local input file once; files of object stores are identified by their ETag.
 
     Args:
         partitions: The partitions of each source.
@@ -50,7 +50,7 @@ class InputDigests:
         """Path, size, modification stamp and hash of every file of each source; waits for the last one.
 
         Raises:
-            OSError: A file cannot be read any more.
+            OSError: A file is no longer readable.
         """
         self._thread.join()
         if self._error is not None:
@@ -70,7 +70,7 @@ class InputDigests:
         digest = xxhash.xxh3_128()
         size = os.path.getsize(path)
         with open(path, "rb") as file:
-            # Mapped, not read: the pages are those that workers read anyway.
+            # Memory-mapped: the pages are those that workers read anyway.
             for start in range(0, size, _PART_BYTES):
                 if self._over.is_set():
                     break

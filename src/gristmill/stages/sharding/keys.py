@@ -1,7 +1,7 @@
-"""Random keys: where a document falls follows from a seed and its origin, never from who processed it or when.
+"""Random keys: the position of a document depends on a seed and its origin, never on who processed it or when.
 
 A key is a stratum (16 bits: split and length class) above 48 random bits, so that files sorted by key hold one stratum
-after the other, each of them in random order.
+after another, each in random order.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def _finalise(values: Keys) -> Keys:
 
 
 def source_seed(seed: int, source: int) -> int:
-    """The seed of the source number `source`: documents of different sources are drawn independently."""
+    """The seed of source number `source`: documents of different sources are drawn independently."""
     return (seed * 0x100000001B3 + source + 1) & ((1 << 64) - 1)
 
 
 def copy_keys(keys: Keys, copies: Integers) -> Keys:
-    """Keys of repeated documents: copy 0 keeps its key, every other copy gets one of its own."""
+    """Keys of repeated documents: copy 0 keeps its key, every other copy gets a new one."""
     again = copies > 0
     if not again.any():
         return keys
@@ -71,15 +71,15 @@ class Placement:
     """How documents are ordered, split and balanced.
 
     Attributes:
-        seed: Another seed gives another order.
-        source: The number of the source, where several are mixed.
+        seed: Random seed of the order.
+        source: Number of the source, if several are mixed.
         splits: Name to fraction; their sum is 1. Empty: no splits.
-        split_field: Documents with the same value here go to the same split; None: by origin.
-        balance: "length" gives every shard the same mix of document lengths.
-        token_field: The column with the number of tokens; None: tokens are not counted.
-        id_field: The column with ids, for tracing documents; None: there is none.
-        license_field: The column with licences; None: there is none.
-        drop_fields: Columns that are not written, such as token counts made on the way.
+        split_field: Documents with equal values in this column go to the same split; None: by origin.
+        balance: "length" balances document lengths across shards.
+        token_field: Column that holds the number of tokens; None if tokens are not counted.
+        id_field: Column that holds ids, for tracing documents; None if there is none.
+        license_field: Column that holds licences; None if there is none.
+        drop_fields: Columns that are not written, such as temporary token counts.
     """
 
     seed: int = 0
@@ -94,7 +94,7 @@ class Placement:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that placing needs."""
+        """The columns that placement needs."""
         named = (self.split_field, self.token_field, self.id_field, self.license_field)
         return list(dict.fromkeys(name for name in named if name is not None))
 
@@ -135,7 +135,7 @@ def length_classes(sizes: Integers) -> Integers:
 
 
 def _occurrences(documents: Keys) -> Integers:
-    """For each row, how many equal ones stand before it; copies of a document are neighbours."""
+    """For each row, the number of equal rows before it; copies of a document are neighbours."""
     places = np.arange(len(documents))
     first = np.ones(len(documents), bool)
     first[1:] = documents[1:] != documents[:-1]
@@ -144,7 +144,7 @@ def _occurrences(documents: Keys) -> Integers:
 
 
 def checked_splits(splits: Mapping[str, Any] | None, option: str = "splits") -> dict[str, float]:
-    """The splits as fractions that sum to 1; the last one may be None, which takes the rest.
+    """The splits as fractions that sum to 1; the last one may be None, which gets the rest.
 
     Raises:
         UsageError: A fraction is not between 0 and 1, they do not sum to 1, or a name cannot be part of a file name.
@@ -152,7 +152,7 @@ def checked_splits(splits: Mapping[str, Any] | None, option: str = "splits") -> 
     found: dict[str, float] = {}
     given = dict(splits or {})
     if len(given) > MAX_SPLITS:
-        raise UsageError(f"{option}: at most {MAX_SPLITS} splits are possible, {len(given)} were given.")
+        raise UsageError(f"{option}: at most {MAX_SPLITS} splits are possible, not {len(given)}.")
     for name, share in given.items():
         if not isinstance(name, str) or not name or not name.replace("_", "").isalnum():
             raise UsageError(
@@ -162,11 +162,11 @@ def checked_splits(splits: Mapping[str, Any] | None, option: str = "splits") -> 
         if share is None and name == list(given)[-1]:
             share = 1 - sum(found.values())
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-            raise UsageError(f"{option}: the fraction of {name!r} is {share!r}. Give a number above 0 and at most 1.")
+            raise UsageError(f"{option}: the fraction of {name!r} is {share!r}. It must be above 0 and at most 1.")
         found[name] = float(share)
     if found and abs(sum(found.values()) - 1) > 1e-9:
         raise UsageError(
             f"{option}: the fractions {', '.join(f'{name}={share:g}' for name, share in found.items())} sum to "
-            f"{sum(found.values()):g}, not to 1. Change one, or leave out the fraction of the last split."
+            f"{sum(found.values()):g}, not to 1. Change one, or omit the fraction of the last split."
         )
     return found

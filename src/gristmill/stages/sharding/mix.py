@@ -1,4 +1,4 @@
-"""`MixWorkflow`: sources in the shares that were asked for, shuffled together into shards."""
+"""`MixWorkflow`: samples sources in given shares and shuffles them together into shards."""
 
 from __future__ import annotations
 
@@ -38,16 +38,15 @@ _COLUMNS = {"tokens": "tokens", "bytes": "size", "documents": "documents"}
 
 @dataclass(eq=False, repr=False)
 class MixWorkflow(ShardingWorkflow):
-    """Takes as much of every source as a mixture asks for, and writes it shuffled into shards.
+    """Samples every source according to a mixture, and writes the result shuffled into shards.
 
-    The sources are measured first, so that the plan says exactly what comes out before any document is written. Which
-    documents are taken follows from the seed and their origin: it is the same for any number of workers. The amounts
-    are met to within one document per tier and source. A document that is taken several times stays on one side of
-    the splits.
+    The sources are measured first, so that the plan states the exact result before any document is written. The
+    selection depends on the seed and the origin of documents: it is the same for any number of workers. The amounts are
+    met to within one document per tier and source. All copies of a repeated document stay in the same split.
 
     Args:
-        output_path: The folder for the shards.
-        mixture: The sources and how much of each.
+        output_path: Output folder for the shards.
+        mixture: The sources and how much to take of each.
 
     All other arguments are those of `ShuffleWorkflow`.
 
@@ -65,11 +64,11 @@ class MixWorkflow(ShardingWorkflow):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.mixture, Mixture):
-            raise UsageError("MixWorkflow has no mixture: give a Mixture.")
+            raise UsageError("MixWorkflow has no mixture: pass a Mixture.")
         if self.mixture.unit == "tokens" and not self.counts_tokens:
             raise UsageError(
-                "The unit of the mixture is tokens: say how they are counted, by token_count_field (a column with "
-                "counts) or tokenizer (a folder), or measure in bytes."
+                "The unit of the mixture is tokens: set token_count_field (a column with counts) or tokenizer (a "
+                "folder) to count them, or measure in bytes."
             )
         self._planned: MixPlan | None = None
         self._caps: dict[str, Caps] = {}
@@ -81,11 +80,11 @@ class MixWorkflow(ShardingWorkflow):
         return self.mixture
 
     def plan(self, executor: BaseExecutor | str | None = None, **options: Any) -> MixPlan:
-        """What will come out: reads and measures all sources, and writes nothing but the record of that.
+        """Plan the result: reads and measures all sources, and writes nothing but the record of that.
 
         Args:
-            executor: Where to run; the local one by default.
-            **options: As in `run`.
+            executor: Where to run. Defaults to the local executor.
+            **options: See `run`.
 
         Raises:
             PlanningError: A source is empty, the budget cannot be met, or sources share ids.
@@ -95,12 +94,12 @@ class MixWorkflow(ShardingWorkflow):
         run = ShardingRun(self, as_executor(executor), self._sources(), fresh=fresh, options={**given, **options})
         complete = run.begin()
         self._prepare(run)
-        if complete:  # what was measured is of no use to a later run
+        if complete:  # the measurements are of no use to a later run
             run.clean()
         assert self._planned is not None
         return self._planned
 
-    # --- what the base asks for ---
+    # --- required by the base class ---
 
     def _sources(self) -> list[Source]:
         found = []
@@ -194,11 +193,11 @@ class MixWorkflow(ShardingWorkflow):
         return [TierSize() if one is None else TierSize(one.documents, one.weight) for one in found]
 
     def _cut(self, index: RunFiles, planned: SourcePlan, sizes: list[TierSize]) -> None:
-        """Find the keys up to which documents are taken, and say exactly what comes out."""
+        """Find the keys up to which documents are taken, and compute the exact result."""
         targets = {tier: [sizes[tier].amount * (epochs % 1)] for tier, epochs in enumerate(planned.epochs)}
         wanted = sum(size.amount * epochs for size, epochs in zip(sizes, planned.epochs, strict=True))
         self._cut_at(index, planned, targets)
-        # The rounding of all tiers is made up for by the largest one that is cut at all.
+        # The rounding of all tiers is compensated by the largest one that is cut at all.
         cut = {tier: sizes[tier].amount for tier, target in targets.items() if target[0] > 0}
         if len(cut) > 1:
             largest = max(cut, key=lambda tier: cut[tier])
@@ -223,7 +222,7 @@ class MixWorkflow(ShardingWorkflow):
         planned.amount = got[self.mixed.unit]
 
     def _check_ids(self, run: ShardingRun, indexes: list[RunFiles], plan: MixPlan) -> None:
-        """Refuse sources that share documents, unless that is asked for.
+        """Refuse sources that share documents, unless allowed.
 
         Raises:
             PlanningError: Sources share ids.
@@ -236,14 +235,14 @@ class MixWorkflow(ShardingWorkflow):
         if self.mixed.on_id_overlap == "error":
             raise PlanningError(
                 f"The sources overlap: {'; '.join(told)}. The same documents would count for several sources. Remove "
-                "duplicates first (gristmill dedup), or say on_id_overlap: keep if equal ids are different documents.",
+                "duplicates first (gristmill dedup), or set on_id_overlap: keep if equal ids are different documents.",
                 overlaps=told,
             )
         plan.notes.append(f"The sources overlap: {'; '.join(told)}. All of their documents are kept.")
 
 
 def shared_ids(indexes: list[RunFiles]) -> dict[tuple[int, int], int]:
-    """How many ids each pair of sources shares, of those that share any."""
+    """The number of shared ids of each pair of sources that share any."""
     shared: dict[tuple[int, int], int] = {}
     edges = hash_cuts(range_count(sum(index.size for index in indexes)))
     for low, high in pairwise(edges):

@@ -1,4 +1,4 @@
-"""How much of every source comes out: from sizes and wishes to epochs. Pure arithmetic; nothing is read here."""
+"""Computes how much to take of every source, from sizes and requests. Pure arithmetic; nothing is read here."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class TierSize:
     """What a tier of a source holds.
 
     Attributes:
-        documents: How many documents.
-        amount: How much, in the unit of the mixture.
+        documents: Number of documents.
+        amount: Amount in the unit of the mixture.
     """
 
     documents: int = 0
@@ -31,14 +31,14 @@ class SourcePlan:
 
     Attributes:
         name: The source.
-        available: How much there is, in the unit of the mixture, tiers that are left out included.
-        asked: How much its weight, epochs or budget ask for.
-        epochs: How many times each document is taken, on average, for every tier.
-        documents: How many documents come out, once that is known exactly.
-        amount: How much comes out, once that is known exactly.
-        bytes: How many bytes come out.
-        tokens: How many tokens come out, where they are counted.
-        cuts: For every tier how often each document is taken, and the key below which it is taken once more.
+        available: Amount available in the unit of the mixture, including excluded tiers.
+        asked: Amount requested by its weight, epochs or budget.
+        epochs: Average number of times each document is taken, for every tier.
+        documents: Number of documents in the result, once known exactly.
+        amount: Amount in the result, once known exactly.
+        bytes: Number of bytes in the result.
+        tokens: Number of tokens in the result, if counted.
+        cuts: For every tier, how often each document is taken, and the key below which it is taken once more.
     """
 
     name: str
@@ -53,18 +53,18 @@ class SourcePlan:
 
     @property
     def mean_epochs(self) -> float:
-        """How much comes out, relative to what there is."""
+        """The amount in the result, relative to the available amount."""
         return self.amount / self.available if self.available else 0.0
 
 
 @dataclass
 class MixPlan:
-    """What comes out of a mixture, before it runs.
+    """The planned result of a mixture.
 
     Attributes:
-        unit: What amounts are measured in.
+        unit: The unit of amounts.
         sources: What is taken of each source.
-        notes: What may surprise: repetitions, shortfalls, approximations.
+        notes: Noteworthy facts: repetitions, shortfalls, approximations.
     """
 
     unit: str
@@ -73,7 +73,7 @@ class MixPlan:
 
     @property
     def total(self) -> int:
-        """How much comes out."""
+        """The total amount."""
         return sum(source.amount for source in self.sources)
 
     def facts(self) -> dict[str, Any]:
@@ -123,10 +123,10 @@ class MixPlan:
 
 
 def allocate(mixture: Mixture, sizes: Mapping[str, Sequence[TierSize]]) -> MixPlan:
-    """How many epochs of every tier of every source give the mixture.
+    """The number of epochs of every tier of every source that yields the mixture.
 
     Args:
-        mixture: What is asked for.
+        mixture: The requested mixture.
         sizes: What each tier of each source holds; a source without tiers has one.
 
     Raises:
@@ -141,7 +141,7 @@ def allocate(mixture: Mixture, sizes: Mapping[str, Sequence[TierSize]]) -> MixPl
             there = sum(tier.documents for tier in sizes[name])
             why = "has no documents" if not there else f"has no {mixture.unit} in tiers with a rate above 0"
             raise PlanningError(
-                f"The source {name!r} {why}, so that nothing of it can be taken. Remove it, or correct its path "
+                f"The source {name!r} {why}, so nothing of it can be taken. Remove it, or correct its path "
                 f"({source.path}), tiers or cap.",
                 source=name,
             )
@@ -155,14 +155,14 @@ def allocate(mixture: Mixture, sizes: Mapping[str, Sequence[TierSize]]) -> MixPl
         if limit is not None and top > limit * (1 + 1e-12):
             got = asked[name] * limit / top
             notes.append(
-                f"Shortfall: {name} is too small for what is asked: max_epochs={limit:g} gives {got:,.0f} of "
+                f"Shortfall: {name} is too small for the request: max_epochs={limit:g} yields {got:,.0f} of "
                 f"{asked[name]:,.0f} {mixture.unit}. The shares of the others grow accordingly."
             )
             factor *= limit / top
         elif top > 1 + 1e-12 and source.epochs is None:
             notes.append(
-                f"Repeats: {name} is too small for what is asked, so that documents are taken up to {top:.3g} times "
-                "on average. Set max_epochs to limit this."
+                f"Repeats: {name} is too small for the request, so documents are taken up to {top:.3g} times on "
+                "average. Set max_epochs to limit this."
             )
         if source.weight == 0:
             notes.append(f"{name} has weight 0: nothing of it is taken.")
@@ -176,7 +176,7 @@ def _rates(source: MixSource) -> list[float]:
 
 
 def _amounts(mixture: Mixture, base: Mapping[str, float], notes: list[str]) -> dict[str, float]:
-    """How much is asked of every source."""
+    """The amount requested of every source."""
     asked: dict[str, float] = {}
     weights: dict[str, float] = {}
     for name, source in mixture.sources.items():
@@ -195,8 +195,8 @@ def _amounts(mixture: Mixture, base: Mapping[str, float], notes: list[str]) -> d
         rest = mixture.total - fixed
         if rest <= 0:
             raise PlanningError(
-                f"The budget of {mixture.total:,} {mixture.unit} is used up by the sources with epochs or a budget of "
-                f"their own ({fixed:,.0f}); nothing is left for {', '.join(weights)}. Raise it, or lower theirs."
+                f"The budget of {mixture.total:,} {mixture.unit} is used up by the sources with their own epochs or "
+                f"budget ({fixed:,.0f}); nothing is left for {', '.join(weights)}. Raise it, or lower theirs."
             )
     else:
         rest = min(
@@ -205,7 +205,7 @@ def _amounts(mixture: Mixture, base: Mapping[str, float], notes: list[str]) -> d
             if weight > 0
         )
         notes.append(
-            f"No budget is given: the sources with weights get {rest:,.0f} {mixture.unit} together, the most without "
-            "going beyond one epoch (or max_epochs) of any."
+            f"No budget is set: the sources with weights get {rest:,.0f} {mixture.unit} together, the maximum without "
+            "exceeding one epoch (or max_epochs) of any."
         )
     return {**asked, **{name: rest * weight / whole for name, weight in weights.items()}}

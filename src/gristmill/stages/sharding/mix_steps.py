@@ -23,14 +23,14 @@ BELOW_TIERS = "below_tiers"
 OVER_CAP = "over_cap"
 NOT_SAMPLED = "not_sampled"
 _DRAW = 0x64726177
-"""Documents are drawn independently of their place in the shuffle, for which the plain seed is used."""
+"""Documents are drawn independently of their position in the shuffle, which uses the plain seed."""
 
 
 class Draw:
-    """Decides which tier documents belong to and in which order they are taken.
+    """Decides the tier of documents and the order in which they are taken.
 
     Args:
-        seed: That of the mixture.
+        seed: Seed of the mixture.
         number: The number of the source.
         source: The source.
     """
@@ -43,7 +43,7 @@ class Draw:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are looked at."""
+        """The columns that are read."""
         return [name for name in (self.tier_field, self.cap_field) if name is not None]
 
     def keys(self, batch: DocumentBatch) -> tuple[Keys, npt.NDArray[np.bool_]]:
@@ -68,7 +68,7 @@ class Draw:
         return tiers
 
     def cap_groups(self, batch: DocumentBatch) -> Keys:
-        """A hash of the value that is capped; 0 where there is none."""
+        """A hash of the capped value; 0 if there is none."""
         from gristmill.kernels.hashing import hash_column
 
         assert self.cap_field is not None
@@ -81,7 +81,7 @@ class Amounts:
     """Measures documents in bytes and tokens.
 
     Args:
-        token_field: The column with token counts; None: they are not counted.
+        token_field: Column that holds token counts; None if they are not counted.
         as_records: Whether documents are written as JSONL.
         drop_fields: Columns that are not written.
     """
@@ -98,7 +98,7 @@ class Amounts:
 
 
 def in_unit(unit: str, sizes: Integers, tokens: Integers) -> Integers:
-    """The amounts that a unit stands for."""
+    """The amounts for a unit."""
     return {"bytes": sizes, "tokens": tokens, "documents": np.ones(len(sizes), np.int64)}[unit]
 
 
@@ -132,10 +132,10 @@ class CapAmounts(DocumentStage):
 
 
 class CapCuts(RangeReader):
-    """Gives the key from which on documents of a value exceed the cap, for every value that does.
+    """Lists the key from which on documents of a value exceed the cap, for every value that does.
 
     Args:
-        amount: The most of one value.
+        amount: Maximum amount per value.
     """
 
     name = "cap_cuts"
@@ -153,7 +153,7 @@ class CapCuts(RangeReader):
 
 
 def cap_cuts(groups: Keys, keys: Keys, amounts: Integers, most: int) -> pa.Table:
-    """For every group that holds more than `most` the first key that would exceed it, in the order of keys."""
+    """For every group above `most`, the first key that would exceed it, in the order of keys."""
     order = np.lexsort((keys, groups))
     groups, keys, amounts = groups[order], keys[order], amounts[order]
     sums = np.cumsum(amounts)
@@ -168,10 +168,10 @@ def cap_cuts(groups: Keys, keys: Keys, amounts: Integers, most: int) -> pa.Table
 
 
 class Caps:
-    """The values that exceed the cap, mapped from files.
+    """The values that exceed the cap, memory-mapped from files.
 
     Args:
-        runs: What the step that found them has left; None without a cap.
+        runs: The output of the step that found them; None without a cap.
     """
 
     def __init__(self, runs: RunFiles | None) -> None:
@@ -230,12 +230,12 @@ class MixIndex(DocumentStage):
 
 
 class MixSelection(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Takes every document as often as the plan says; documents that are not taken are dropped with the reason.
+    """Takes every document as often as planned; documents that are not taken are dropped with the reason.
 
     Args:
         draw: Tiers and keys.
         caps: The values that exceed the cap.
-        cuts: For every tier how often each document is taken, and the key below which it is taken once more.
+        cuts: For every tier, how often each document is taken, and the key below which it is taken once more.
     """
 
     notes_changes = True

@@ -1,4 +1,4 @@
-"""What a mixture consists of: sources, how much of each, quality tiers and caps."""
+"""The definition of a mixture: sources, how much of each, quality tiers and caps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MAX_TIERS = 1 << 10
 
 @dataclass(frozen=True)
 class Tier:
-    """Documents with at least this quality, and how often they are taken compared with other tiers.
+    """Documents with at least this quality, and how often they are taken relative to other tiers.
 
     Attributes:
-        min: The least value of the tier's column; None takes all other documents, also those without a value.
-        rate: How many times each document is taken for one epoch of the source; 0 leaves the tier out.
+        min: Minimum value of the tier's column; None matches all other documents, including those without a value.
+        rate: Number of times each document is taken per epoch of the source; 0 excludes the tier.
     """
 
     min: float | None = None
@@ -32,11 +32,11 @@ class Tier:
 
 @dataclass(frozen=True)
 class Cap:
-    """At most so much of a source for each value of a column, such as a domain.
+    """Maximum amount of a source per value of a column, such as a domain.
 
     Attributes:
         field: The column; documents without a value are not capped.
-        amount: The most of one value, in the unit of the mixture.
+        amount: Maximum amount per value, in the unit of the mixture.
     """
 
     field: str
@@ -45,19 +45,19 @@ class Cap:
 
 @dataclass(frozen=True)
 class MixSource:
-    """One source of a mixture. Exactly one of weight, epochs and budget says how much of it is taken.
+    """One source of a mixture. Exactly one of weight, epochs and budget sets how much of it is taken.
 
     Attributes:
-        path: A file, a folder, a glob, a URL, or a list of these.
-        weight: The share relative to the other weights.
-        epochs: How many times the source is gone through; 0.5 takes half of it.
-        budget: How much is taken, in the unit of the mixture.
-        max_epochs: The most epochs, where a weight or a budget asks for more; what is missing is a stated shortfall.
-        tier_field: The column by which tiers are told apart.
-        tiers: The tiers, the best one first; empty: all documents alike.
-        cap: The most of one value of a column.
-        filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
-        license: The licence of the source, where documents do not name their own.
+        path: A file, folder, glob or URL, or a list of these.
+        weight: Share relative to the other weights.
+        epochs: Number of passes over the source; 0.5 takes half of it.
+        budget: Amount to take, in the unit of the mixture.
+        max_epochs: Maximum number of epochs, if a weight or budget requests more; the shortfall is reported.
+        tier_field: Column that decides the tier.
+        tiers: The tiers, best first; empty if there are none.
+        cap: Maximum amount per value of a column.
+        filetype: "jsonl" or "parquet"; detected from the file names by default.
+        license: Licence of the source, if documents do not name their own.
     """
 
     path: str | Sequence[str]
@@ -83,12 +83,12 @@ class Mixture:
 
     Attributes:
         sources: The sources by name.
-        unit: What weights and budgets are measured in.
-        budget: How much the whole mixture holds; None: as much as there is without repeating a source with a weight.
-        temperature: Weights are the sizes of the sources to the power of 1/temperature: 1 is proportional to size, more
-            is closer to equal shares. For sources without weight, epochs or budget of their own.
-        max_epochs: The most epochs of any source that does not say otherwise.
-        on_id_overlap: What to do where sources share ids: "error", or "keep" both documents.
+        unit: The unit of weights and budgets.
+        budget: Amount of the whole mixture; None takes as much as possible without repeating a source with a weight.
+        temperature: Weights are the sizes of the sources to the power of 1/temperature: 1 is proportional to size,
+            larger values are closer to equal shares. For sources without their own weight, epochs or budget.
+        max_epochs: Maximum number of epochs of any source that does not set its own.
+        on_id_overlap: What to do if sources share ids: "error", or "keep" both documents.
     """
 
     sources: Mapping[str, MixSource]
@@ -102,12 +102,12 @@ class Mixture:
     def __post_init__(self) -> None:
         problems = _problems(self)
         if problems:
-            raise UsageError("The mixture cannot work: " + " ".join(problems), problems=problems)
+            raise UsageError("The mixture is invalid: " + " ".join(problems), problems=problems)
         if self.budget is not None:
             object.__setattr__(self, "total", parse_amount(self.budget, "budget"))
 
     def limit(self, source: MixSource) -> float | None:
-        """The most epochs of a source."""
+        """The maximum number of epochs of a source."""
         return self.max_epochs if source.max_epochs is None else source.max_epochs
 
 
@@ -115,14 +115,14 @@ def parse_amount(value: int | str, name: str) -> int:
     """A number of tokens, bytes or documents: 5000000, "5M" or "1.5B" (10**9), "2GB".
 
     Raises:
-        UsageError: It is no number from 1.
+        UsageError: It is not a number from 1.
     """
     text = str(value).strip()
     if text[-1:].upper() == "B" and text[:-1].strip().replace(".", "", 1).isdigit():
         text = f"{text[:-1].strip()}G"
     number = parse_size(value if isinstance(value, int) else text, name=name)
     if number < 1:
-        raise UsageError(f"{name}={value!r}: give a number from 1, such as 5000000 or '5M'.")
+        raise UsageError(f"{name}={value!r}: must be a number from 1, such as 5000000 or '5M'.")
     return number
 
 
@@ -133,9 +133,11 @@ def _problems(mixture: Mixture) -> list[str]:
     if len(mixture.sources) > MAX_SOURCES:
         problems.append(f"there are {len(mixture.sources)} sources; at most {MAX_SOURCES} are possible.")
     if mixture.unit not in UNITS:
-        problems.append(f"unit is {mixture.unit!r}; give one of {', '.join(UNITS)}.{did_you_mean(mixture.unit, UNITS)}")
+        problems.append(
+            f"unit is {mixture.unit!r}; must be one of {', '.join(UNITS)}.{did_you_mean(mixture.unit, UNITS)}"
+        )
     if mixture.on_id_overlap not in ("error", "keep"):
-        problems.append(f"on_id_overlap is {mixture.on_id_overlap!r}; give 'error' or 'keep'.")
+        problems.append(f"on_id_overlap is {mixture.on_id_overlap!r}; must be 'error' or 'keep'.")
     problems += _number("temperature", mixture.temperature, zero=False)
     problems += _number("max_epochs", mixture.max_epochs, zero=False)
     problems += _amount("budget", mixture.budget)
@@ -146,12 +148,10 @@ def _problems(mixture: Mixture) -> list[str]:
         weights.append(source.weight)
     given = [weight for weight in weights if isinstance(weight, int | float) and not isinstance(weight, bool)]
     if given and not sum(weight for weight in given if math.isfinite(weight)) > 0:
-        problems.append("the weights sum to 0: give at least one source a weight above 0.")
+        problems.append("the weights sum to 0: set at least one weight above 0.")
     fixed = all(source.epochs is not None or source.budget is not None for source in mixture.sources.values())
     if mixture.budget is not None and fixed:
-        problems.append(
-            "budget is given, but every source has epochs or a budget of its own. Leave it out, or give a weight."
-        )
+        problems.append("budget is set, but every source has its own epochs or budget. Omit it, or set a weight.")
     return problems
 
 
@@ -159,11 +159,11 @@ def _source_problems(source: MixSource, mixture: Mixture) -> list[str]:
     problems = []
     given = [name for name in ("weight", "epochs", "budget") if getattr(source, name) is not None]
     if len(given) > 1:
-        problems.append(f"{' and '.join(given)} are given; one of them says how much is taken.")
+        problems.append(f"{' and '.join(given)} are set; only one of them may set the amount.")
     if not given and mixture.temperature is None:
-        problems.append("give weight, epochs or budget (or temperature for the whole mixture).")
+        problems.append("set weight, epochs or budget (or temperature for the whole mixture).")
     if source.weight is not None and mixture.temperature is not None:
-        problems.append("weight and temperature are given; temperature computes weights from sizes.")
+        problems.append("weight and temperature are set; temperature computes weights from sizes.")
     if not source.path:
         problems.append("path is missing.")
     problems += _number("weight", source.weight) + _number("epochs", source.epochs, zero=False)
@@ -173,13 +173,13 @@ def _source_problems(source: MixSource, mixture: Mixture) -> list[str]:
     for place, tier in enumerate(source.tiers):
         problems += _number(f"the rate of tier {place + 1}", tier.rate)
         if tier.min is not None and (not _is_number(tier.min) or not math.isfinite(tier.min)):
-            problems.append(f"the min of tier {place + 1} is {tier.min!r}; give a number.")
+            problems.append(f"the min of tier {place + 1} is {tier.min!r}; must be a number.")
     mins = [tier.min for tier in source.tiers]
     ordered = [-math.inf if low is None else low for low in mins if low is None or _is_number(low)]
     if any(high <= low for high, low in pairwise(ordered)):
-        problems.append("list the tiers from the best to the worst, each with a lower min; only the last may lack one.")
+        problems.append("list the tiers from best to worst, each with a lower min; only the last may omit it.")
     if source.tiers and not any(_is_number(tier.rate) and tier.rate > 0 for tier in source.tiers):
-        problems.append("the rates of all tiers are 0, so that nothing would be taken.")
+        problems.append("the rates of all tiers are 0, so nothing would be taken.")
     if len(source.tiers) > MAX_TIERS:
         problems.append(f"there are {len(source.tiers)} tiers; at most {MAX_TIERS} are possible.")
     if source.cap is not None and (not source.cap.field or not _is_number(source.cap.amount) or source.cap.amount < 1):
@@ -195,7 +195,7 @@ def _number(name: str, value: Any, *, zero: bool = True) -> list[str]:
     if value is None:
         return []
     if not _is_number(value) or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        return [f"{name} is {printable(str(value))}; give a number {'from' if zero else 'above'} 0."]
+        return [f"{name} is {printable(str(value))}; must be a number {'from' if zero else 'above'} 0."]
     return []
 
 
@@ -210,7 +210,7 @@ def _amount(name: str, value: Any) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """A mixture or a part of it as plain values, without what is not set."""
+    """A mixture or a part of it as plain values, without unset ones."""
     if isinstance(value, Mixture | MixSource | Tier | Cap):
         named = {one.name: plain(getattr(value, one.name)) for one in fields(value) if one.init}
         return {name: one for name, one in named.items() if one is not None and one != []}

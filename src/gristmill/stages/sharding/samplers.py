@@ -1,4 +1,4 @@
-"""Samplers as stages of a pipeline: an exact number of documents, of all or of every stratum, whoever reads them."""
+"""Samplers as pipeline stages: an exact number of documents, of all or of every stratum, on any executor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SAMPLE = 0x73616D706C65
 
 
 class Sampler(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """The base of samplers: all documents are counted before any goes on.
+    """Base class of samplers: all documents are counted before any is passed on.
 
     A pipeline with such a stage runs in steps, with intermediate files beside the record of its output, which are
     removed at the end. Documents are drawn by a hash of their origin, so that the sample is the same for any number of
@@ -47,15 +47,15 @@ class Sampler(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     @property
     def strata_field(self) -> str | None:
-        """The column that says which stratum a document belongs to; None: all belong to one."""
+        """The column that defines the stratum of a document; None if all belong to one."""
         return None
 
     @abstractmethod
     def wanted(self, documents: int) -> float:
-        """How many documents of a stratum are kept, given how many it has."""
+        """The number of documents of a stratum to keep, from its total number."""
 
     def workflow(self, *, output_path: str, cache_path: str, **places: Any) -> SampleSearch:
-        """What draws the sample."""
+        """The workflow that draws the sample."""
         return SampleSearch(self, cache_path)
 
     def inputs(self) -> Spec:
@@ -65,9 +65,9 @@ class Sampler(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], []
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        """Never called: documents are dropped by a stage that takes the place of this one."""
+        """Never called: the stage is replaced by one that drops documents."""
         raise StageDefinitionError(
-            f"{type(self).__name__} counts all documents, so it must be a stage of a Pipeline itself and not a part of "
+            f"{type(self).__name__} counts all documents, so it must be a stage of a Pipeline itself and not part of "
             "another stage."
         )
 
@@ -79,14 +79,14 @@ class Sampler(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class ReservoirSampler(Sampler):
-    """Keeps exactly `count` documents, drawn at random; all of them if there are no more than that.
+    """Keeps exactly `count` randomly drawn documents, or all of them if there are no more.
 
     The result of reservoir sampling (Vitter, "Random Sampling with a Reservoir", 1985) without its single pass: the
     documents with the lowest random keys.
 
     Args:
-        count: How many documents to keep.
-        seed: Another seed gives another sample.
+        count: Number of documents to keep.
+        seed: Random seed of the sample.
 
     Example:
         >>> pipeline.add_stage(ReservoirSampler(10_000, seed=1))
@@ -105,14 +105,13 @@ class ReservoirSampler(Sampler):
 class StratifiedSampler(Sampler):
     """Keeps a number or a fraction of the documents of every value of a column.
 
-    A fraction is rounded to whole documents, at least one of each value. Documents without a value are a stratum of
-    their own.
+    A fraction is rounded to whole documents, at least one per value. Documents without a value form their own stratum.
 
     Args:
         field: The column, with at most 65,536 different values.
-        count: How many documents of each value to keep; give this or `fraction`.
-        fraction: Which share of each value to keep.
-        seed: Another seed gives another sample.
+        count: Number of documents to keep per value; set this or `fraction`.
+        fraction: Share to keep of each value.
+        seed: Random seed of the sample.
 
     Example:
         >>> pipeline.add_stage(StratifiedSampler("language", count=1000))
@@ -122,11 +121,11 @@ class StratifiedSampler(Sampler):
 
     def __init__(self, field: str, *, count: int | None = None, fraction: float | None = None, seed: int = 0) -> None:
         if not isinstance(field, str) or not field:
-            raise UsageError(f"StratifiedSampler(field={field!r}): name a column.")
+            raise UsageError(f"StratifiedSampler(field={field!r}): must be a column name.")
         if (count is None) == (fraction is None):
-            raise UsageError("StratifiedSampler: give either count or fraction.")
+            raise UsageError("StratifiedSampler: set either count or fraction.")
         if fraction is not None and (isinstance(fraction, bool) or not 0 < fraction <= 1):
-            raise UsageError(f"StratifiedSampler(fraction={fraction!r}): give a number above 0 and at most 1.")
+            raise UsageError(f"StratifiedSampler(fraction={fraction!r}): must be above 0 and at most 1.")
         self.field = field
         self.count = None if count is None else _checked_count("StratifiedSampler", count)
         self.fraction = fraction
@@ -145,7 +144,7 @@ class StratifiedSampler(Sampler):
 
 def _checked_count(stage: str, count: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise UsageError(f"{stage}(count={count!r}): give a whole number from 1.")
+        raise UsageError(f"{stage}(count={count!r}): must be a whole number from 1.")
     return count
 
 
@@ -154,7 +153,7 @@ class SampleSearch:
 
     Args:
         sampler: The stage.
-        path: Where intermediate files go.
+        path: Folder for intermediate files.
     """
 
     def __init__(self, sampler: Sampler, path: str) -> None:
@@ -188,7 +187,7 @@ class SampleSearch:
 
 
 def draw_sample(runs: RunFiles, sampler: Sampler) -> tuple[Keys, Keys]:
-    """The strata, by the hash of their value, and for each the key below which documents are kept.
+    """The strata, by the hash of their value, and the key below which documents of each are kept.
 
     Raises:
         PlanningError: There are too many strata.
@@ -219,7 +218,7 @@ class SampleKeys(DocumentStage):
     """Turns documents into random keys with the hash of their stratum.
 
     Args:
-        seed: That of the sample.
+        seed: Seed of the sample.
         strata_field: The column of strata, or None.
     """
 
@@ -246,10 +245,10 @@ class SampleSelection(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Drops the documents that are not in the sample.
 
     Args:
-        seed: That of the sample.
+        seed: Seed of the sample.
         strata_field: The column of strata, or None.
         strata: The hashes of the strata, in ascending order.
-        cuts: For each stratum the key below which documents are kept.
+        cuts: For each stratum, the key below which documents are kept.
     """
 
     notes_changes = True
@@ -262,7 +261,7 @@ class SampleSelection(ProcessingStage[DocumentBatch, DocumentBatch]):
         self._strata = strata
         self._cuts = cuts
         self.removals = xxhash.xxh3_128_hexdigest(strata.tobytes() + cuts.tobytes())
-        """What the sample consists of: an output is not made up of two."""
+        """What the sample consists of: an output never mixes two."""
 
     def inputs(self) -> Spec:
         return ["data"], [] if self.strata_field is None else [self.strata_field]

@@ -1,4 +1,4 @@
-"""The first step of a shuffle: every partition leaves its documents sorted by a random key.
+"""The first step of a shuffle: every partition writes its documents sorted by a random key.
 
 A run file is an Arrow file: key, origin, size and tokens of each document, then the document: the bytes of its JSONL
 record, or its columns where Parquet goes to Parquet. Any later step maps just the key range it needs.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 RECORD = "record"
 COLUMN_PREFIX = "column:"
-"""What the names of the documents' own columns begin with in a run file."""
+"""Prefix of the documents' own columns in a run file."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Scattered:
     """The documents of one batch with their keys.
 
     Attributes:
-        facts: Key, origin, size, tokens and whatever else is known of each document.
+        facts: Key, origin, size, tokens and other known facts of each document.
         records: Their JSONL records, or None.
         columns: Their columns, or None.
     """
@@ -66,8 +66,8 @@ class ScatterWriter(SortedRunWriter):
         path: The folder of the step.
         placement: How documents are ordered.
         as_records: Keep documents as JSONL records; otherwise as columns.
-        run_bytes: How much of a partition is sorted at once.
-        storage_options: Options of the file system, for URLs.
+        run_bytes: Amount of a partition that is sorted at once.
+        storage_options: File system options for URLs.
     """
 
     name = "scatter"
@@ -122,7 +122,7 @@ class Room:
         self._bytes = np.empty(0, np.uint8)
 
     def take(self, size: int) -> npt.NDArray[np.uint8]:
-        """So many bytes, uninitialised."""
+        """This many bytes, uninitialised."""
         if len(self._bytes) < size:
             self._bytes = np.empty(0, np.uint8)  # first: not both at once
             self._bytes = np.empty(size, np.uint8)
@@ -133,7 +133,7 @@ class Room:
 
 
 class ScatterPart:
-    """The sorted runs of one partition while they are gathered."""
+    """The sorted runs of one partition while they are collected."""
 
     def __init__(self, path: str, storage_options: StorageOptions, run_bytes: int, room: Room) -> None:
         self._path = path
@@ -152,13 +152,13 @@ class ScatterPart:
         self._bytes += payload.nbytes
 
     def close(self) -> list[WrittenFile]:
-        """Write what is left, and say what was written."""
+        """Write the rest, and return what was written."""
         if self._held:
             self._flush()
         return self._done
 
     def abort(self) -> None:
-        """Forget what is not written."""
+        """Discard what is not written."""
         self._held = []
 
     def _flush(self) -> None:
@@ -185,7 +185,7 @@ class ScatterPart:
 def document_sizes(
     batch: DocumentBatch, token_field: str | None, drop_fields: Sequence[str], *, as_records: bool
 ) -> tuple[Integers, Integers]:
-    """The bytes of every document as it will be written, and its tokens; 0 where they are not counted."""
+    """The bytes of every document as it will be written, and its tokens; 0 if they are not counted."""
     return _measured(batch, drop_fields, as_records=as_records)[2], _whole_numbers(batch, token_field)
 
 
@@ -202,7 +202,7 @@ def _measured(
 
 
 def scattered_of(table: pa.Table) -> Scattered:
-    """What a run file holds, as it was before it was written."""
+    """The contents of a run file, as they were before writing."""
     own = [name for name in table.column_names if name.startswith(COLUMN_PREFIX)]
     facts = table.select([name for name in table.column_names if name not in own and name != RECORD])
     if RECORD in table.column_names:
@@ -220,7 +220,7 @@ def document_columns(table: pa.Table) -> pa.Table:
 
 
 def span_addresses(records: JsonRecords) -> tuple[Integers, Integers]:
-    """Where in memory each record begins and ends; the records have to be kept while these are used."""
+    """Start and end address of each record in memory; keep the records alive while these are used."""
     base = records.buffer.ctypes.data
     return records.starts + base, records.ends + base
 
@@ -249,7 +249,7 @@ def _order(keys: Keys) -> Integers:
 
 
 def _row_sizes(table: pa.Table) -> npt.NDArray[np.int64]:
-    """About how many bytes each row takes: the texts exactly, everything else by its share of the table."""
+    """The approximate bytes of each row: the texts exactly, everything else by its share of the table."""
     sizes = np.zeros(table.num_rows, np.int64)
     rest = 0
     for column in table.columns:
@@ -262,7 +262,7 @@ def _row_sizes(table: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def _whole_numbers(batch: DocumentBatch, column: str | None) -> npt.NDArray[np.int64]:
-    """The token counts of a batch; zeros where none are asked for.
+    """The token counts of a batch; zeros if not requested.
 
     Raises:
         UsageError: A document has no count, or one that is not a number from 0.

@@ -1,4 +1,4 @@
-"""One run of a shuffle or a mixture: its steps as pipelines with files between them, and its record at the end."""
+"""One run of a shuffle or mixture: its steps as pipelines with files between them, and its record at the end."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ Stage = ProcessingStage[Any, Any]
 
 DEFAULT_SHARD_SIZE = 256 << 20
 _LICENSES = 1000
-"""How many different licences of a source are listed."""
+"""Maximum number of different licences to list per source."""
 _STEP = re.compile(r"(scatter|sizes|values|caps)-\d{3}")
 
 
 @dataclass
 class Source:
-    """One input: where it lies, what it is called, and what is done with it before it is scattered."""
+    """One input: its location, its name, and what is done with it before it is scattered."""
 
     number: int
     name: str
@@ -79,7 +79,7 @@ class Source:
 
 
 class ShardingRun:
-    """One run of a workflow: its steps, and what has come of them so far."""
+    """One run of a workflow: its steps, and their results so far."""
 
     def __init__(
         self,
@@ -111,11 +111,11 @@ class ShardingRun:
     # --- before ---
 
     def begin(self) -> bool:
-        """Look at what is there; gives True where the run is already complete.
+        """Inspect the existing files. Returns True if the run is already complete.
 
         Raises:
             OutputExistsError: The output was made with other settings or from another input.
-            InputChangedError: An unfinished run has read another input.
+            InputChangedError: The input changed since an unfinished run read it.
         """
         for source, partitions in zip(self.sources, self.partitions, strict=True):
             check_apart(self.folder, partitions, source.documents.searched_folders())
@@ -128,8 +128,8 @@ class ShardingRun:
         if done is not None:
             if done["digest"] != self.digest:
                 raise OutputExistsError(
-                    f"{self.folder.path} holds the finished result of another '{done['kind']}': its input or its "
-                    "settings were different. Start over with --fresh (fresh=True), or write to another folder.",
+                    f"{self.folder.path} holds the finished result of another '{done['kind']}', with a different "
+                    "input or settings. Start over with --fresh (fresh=True), or write to another folder.",
                     path=self.folder.path,
                 )
             self.clean()
@@ -141,9 +141,9 @@ class ShardingRun:
             differences = input_differences(partitions, self._step_folder(source.step), complete=False)
             if differences:
                 raise InputChangedError(
-                    f"The input is not what the unfinished run in {self.folder.path} has read: "
-                    f"{first_named(differences)}. Every document's place depends on all the others: restore the input, "
-                    "or start over with --fresh (fresh=True).",
+                    f"The input changed since the unfinished run in {self.folder.path} read it: "
+                    f"{first_named(differences)}. Every document's position depends on all the others: restore the "
+                    "input, or start over with --fresh (fresh=True).",
                     differences=differences,
                 )
         return False
@@ -155,11 +155,11 @@ class ShardingRun:
         if place.free is not None and 2 * size > place.free:
             self.note(
                 f"Intermediate files and output may take about {format_size(2 * size)} (more if the input is "
-                f"compressed), and the disk of {self.root.path} has {format_size(place.free)} free.",
+                f"compressed), but the disk of {self.root.path} has {format_size(place.free)} free.",
             )
 
     def note(self, text: str) -> None:
-        """Say something about the run, now and in its record."""
+        """Report a note about the run, now and in its record."""
         self.notes.append(text)
         for listener in self.options["listeners"]:
             listener(Notice(text, level="warning"))
@@ -203,7 +203,7 @@ class ShardingRun:
 
     @property
     def filetype(self) -> str:
-        """What is written: as asked for, or as read."""
+        """The output format: as requested, or that of the input."""
         kinds = {source.documents.filetype for source in self.sources}
         return self.workflow.output_filetype or ("parquet" if kinds == {"parquet"} else "jsonl")
 
@@ -218,8 +218,7 @@ class ShardingRun:
         differences = input_differences(source.documents.partitions(), self._step_folder(source.step), complete=True)
         if differences:
             raise InputChangedError(
-                f"The input was changed during the run: {first_named(differences)}. Start over with --fresh "
-                "(fresh=True).",
+                f"The input changed during the run: {first_named(differences)}. Start over with --fresh (fresh=True).",
                 differences=differences,
             )
         runs = runs_of(self.path(source.step))
@@ -262,8 +261,8 @@ class ShardingRun:
         if longest > size:
             what = "bytes" if unit == "size" else unit
             self.note(
-                f"The longest document has {longest:,} {what}, more than the {size:,} of a shard: no document is cut, "
-                "so its shard is larger."
+                f"The longest document has {longest:,} {what}, more than the {size:,} of a shard: documents are never "
+                "cut, so its shard is larger."
             )
         shards = plan_shards(runs, splits=list(workflow.fractions), unit=unit, size=size)
         there = {shard.split for shard in shards}
@@ -304,7 +303,7 @@ class ShardingRun:
         scattered = sum(source.facts["documents"] for source in self.sources)
         if scattered != written:
             raise ConservationError(
-                f"{scattered} documents were scattered, but the shards hold {written}. The output is not marked as "
+                f"{scattered} documents were read, but the shards hold {written}. The output is not marked as "
                 "complete; start over with --fresh (fresh=True)."
             )
         for source, files in zip(self.sources, digests, strict=True):
@@ -360,7 +359,7 @@ class ShardingRun:
                 self.root.remove_tree(self.root.join(name))
 
     def result(self) -> WorkflowRunResult:
-        """What the record says."""
+        """The content of the record."""
         record = read_dataset_record(self.folder)
         assert record is not None
         result = WorkflowRunResult(self.workflow.name)
@@ -377,7 +376,7 @@ def _sum_or_none(values: Sequence[int | None]) -> int | None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value in JSON form."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,13 +1,15 @@
-"""The last step of a shuffle: every shard takes its key ranges out of all run files, in the order of the keys."""
+"""The last step of a shuffle: every shard reads its key ranges from all run files, in the order of the keys."""
 
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.stages.base import ProcessingStage, Spec
@@ -25,9 +27,9 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 PIECE_BYTES = 24 << 20
-"""How much of a shard is put in order at once."""
+"""Amount of a shard that is sorted at once."""
 _MAPPED = 500
-"""How many run files a reader keeps mapped: each takes one of the files that a process may have open."""
+"""Number of run files that a reader keeps mapped: each uses one file descriptor."""
 
 Range = tuple[int, int]
 
@@ -37,10 +39,10 @@ class Shard:
     """One output file.
 
     Attributes:
-        name: The name of the file, without its ending.
-        split: The split that it belongs to; empty without splits.
+        name: Name of the file, without its extension.
+        split: Its split; empty without splits.
         ranges: The keys that it holds, first and end, one range for each length class.
-        pieces: In how many pieces it is written, to save memory.
+        pieces: Number of pieces in which it is written, to save memory.
     """
 
     name: str
@@ -57,14 +59,14 @@ class Shard:
 def plan_shards(
     runs: Sequence[RunFiles], *, splits: Sequence[str], unit: str, size: int | None, bytes_per_piece: int = PIECE_BYTES
 ) -> list[Shard]:
-    """The shards that documents are cut into: of equal size, as few as keep each within about `size`.
+    """The shards for the documents: of equal size, as few as possible while each stays within about `size`.
 
     Args:
         runs: The documents.
         splits: The names of the splits, in order; empty without splits.
-        unit: What shards are measured in: `size` (bytes), `documents` or `tokens`.
-        size: How much a shard holds; None: one shard per split.
-        bytes_per_piece: How much of a shard is put in order at once.
+        unit: The unit of shard sizes: `size` (bytes), `documents` or `tokens`.
+        size: Size of a shard; None: one shard per split.
+        bytes_per_piece: Amount of a shard that is sorted at once.
     """
     weights = weights_in(runs, unit)
     totals = totals_of(weights)
@@ -142,7 +144,7 @@ class ShardReader(ReaderStage):
     """Reads the documents of a shard in their new order.
 
     Args:
-        id_field: The key of ids that were kept apart; None where there are none, or sources have different ones.
+        id_field: The key of ids that were stored separately; None if there are none, or sources have different ones.
     """
 
     name = "shard_reader"
@@ -175,7 +177,7 @@ class ShardReader(ReaderStage):
             batch = self._piece(found, done)
             done += batch.num_items
             yield batch
-            del batch  # the next one takes its memory
+            del batch  # the next one reuses its memory
 
     def pieces(self, shard: Shard) -> Iterator[KeySlices]:
         """The documents of a shard, piece after piece; each is valid until the next one."""
@@ -203,7 +205,7 @@ class ShardReader(ReaderStage):
 
 
 class MappedRuns:
-    """Run files that stay mapped from one piece to the next, as long as there are not too many of them.
+    """Run files that stay mapped from one piece to the next, within a limit.
 
     Args:
         runs: The files of each source.
@@ -211,32 +213,65 @@ class MappedRuns:
 
     def __init__(self, runs: Sequence[RunFiles]) -> None:
         self._files = [(source, file.path) for source, one in enumerate(runs) for file in one.files]
-        self._open: list[tuple[int, pa.Table, Keys, mmap.mmap]] = []
+        self._open: list[MappedRun] = []
 
-    def __iter__(self) -> Iterator[tuple[int, pa.Table, Keys]]:
+    def __iter__(self) -> Iterator[MappedRun]:
         if self._open:
-            for source, table, keys, _ in self._open:
-                yield source, table, keys
+            yield from self._open
             return
         for source, path in self._files:
-            table, mapped = _map(path)
-            if not table.num_rows:
+            run = MappedRun(source, path)
+            if not run.table.num_rows:
                 continue
-            keys = table.column("key").chunk(0).to_numpy()
             if len(self._files) <= _MAPPED:
-                self._open.append((source, table, keys, mapped))
-            yield source, table, keys
+                self._open.append(run)
+            yield run
 
     def release(self) -> None:
-        """Give back the memory of what was read; it stays in the cache of the system and is mapped again on use."""
-        for *_, mapped in self._open:
-            mapped.madvise(mmap.MADV_DONTNEED)
+        """Unmap what was read; it stays in the page cache of the system and is mapped again on use."""
+        for run in self._open:
+            run.release()
 
 
-def _map(path: str) -> tuple[pa.Table, mmap.mmap]:
-    with open(local_path(path), "rb") as file, input_damage(path):
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return pa.ipc.open_file(pa.py_buffer(mapped)).read_all(), mapped
+class MappedRun:
+    """One run file: its columns mapped, its documents read on request.
+
+    A mapped document would count with all the pages around it, which are several times its size.
+
+    Attributes:
+        source: The number of the source it belongs to.
+        table: The whole file.
+        keys: Its keys.
+    """
+
+    def __init__(self, source: int, path: str) -> None:
+        self.source = source
+        self._path = local_path(path)
+        with open(self._path, "rb") as file, input_damage(path):
+            self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            buffer = pa.py_buffer(self._mapped)
+            self.table: pa.Table = pa.ipc.open_file(buffer).read_all()
+        self._base = buffer.address
+        self.keys: Keys = (
+            self.table.column("key").chunk(0).to_numpy() if self.table.num_rows else np.empty(0, np.uint64)
+        )
+
+    def read(self, address: int, target: npt.NDArray[np.uint8]) -> None:
+        """Fill `target` with the bytes of the file that are mapped at `address`."""
+        place, filled = address - self._base, 0
+        file = os.open(self._path, os.O_RDONLY)
+        try:
+            while filled < len(target):
+                count = os.preadv(file, [target[filled:].data], place + filled)
+                if count == 0:
+                    raise OSError(f"{self._path} is shorter than when it was opened.")
+                filled += count
+        finally:
+            os.close(file)
+
+    def release(self) -> None:
+        """Unmap what was used."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
 class KeySlices:
@@ -249,16 +284,16 @@ class KeySlices:
 
     def __init__(self, runs: MappedRuns, ranges: Sequence[Range]) -> None:
         self._tables: list[pa.Table] = []
-        self.sources: list[int] = []
+        self._runs: list[MappedRun] = []
         edges = np.array([min(edge, (1 << 64) - 1) for pair in ranges for edge in pair], np.uint64)
         open_end = [high >= 1 << 64 for _, high in ranges]
-        for source, table, keys in runs:
-            places = np.searchsorted(keys, edges).tolist()
+        for run in runs:
+            places = np.searchsorted(run.keys, edges).tolist()
             for at, to_the_end in enumerate(open_end):
-                start, end = places[2 * at], len(keys) if to_the_end else places[2 * at + 1]
+                start, end = places[2 * at], len(run.keys) if to_the_end else places[2 * at + 1]
                 if end > start:
-                    self._tables.append(table.slice(start, end - start))
-                    self.sources.append(source)
+                    self._tables.append(run.table.slice(start, end - start))
+                    self._runs.append(run)
         keys = self._column("key", np.uint64)
         # Rows with equal keys keep the order of the files, so that the order does not depend on the number of ranges.
         self.order: Integers = np.argsort(keys & RANDOM_MASK, kind="stable")
@@ -275,12 +310,12 @@ class KeySlices:
         return values
 
     def source_numbers(self) -> Integers:
-        """Which source each document is from, in order."""
+        """The source of each document, in order."""
         lengths = [table.num_rows for table in self._tables]
-        return np.repeat(np.array(self.sources, np.int64), lengths)[self.order]
+        return np.repeat(np.array([run.source for run in self._runs], np.int64), lengths)[self.order]
 
     def texts(self, name: str) -> pa.Array:
-        """A column of texts, in order; null where a source has none."""
+        """A column of texts, in order; null if a source has none."""
         nothing = pa.large_string()
         parts = [
             table.column(name).combine_chunks() if name in table.column_names else pa.nulls(table.num_rows, nothing)
@@ -295,14 +330,22 @@ class KeySlices:
         from gristmill.kernels.json_write import gather
         from gristmill.storage.json_records import JsonRecords
 
-        starts, ends = [], []
+        bounds = []
         for table in self._tables:
             array = table.column(RECORD).chunk(0)
             _, offsets, data = array.buffers()
-            bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-            bounds = bounds + (data.address if data is not None else 0)
-            starts.append(bounds[:-1])
-            ends.append(bounds[1:])
+            inside = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+            bounds.append(inside + (data.address if data is not None else 0))
+        read = room_for(int(sum(one[-1] - one[0] for one in bounds)))
+        starts, ends, filled = [], [], 0
+        for run, one in zip(self._runs, bounds, strict=True):
+            size = int(one[-1] - one[0])
+            if size:
+                run.read(int(one[0]), read[filled : filled + size])
+            one = one - one[0] + read.ctypes.data + filled
+            starts.append(one[:-1])
+            ends.append(one[1:])
+            filled += size
         first, last = np.concatenate(starts)[self.order], np.concatenate(ends)[self.order]
         lengths = last - first
         out = room_for(int(lengths.sum()) + len(lengths))

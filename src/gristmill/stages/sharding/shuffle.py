@@ -1,4 +1,4 @@
-"""`ShuffleWorkflow`: all documents in random order, cut into shards and splits."""
+"""`ShuffleWorkflow`: writes all documents in random order, as shards and splits."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from gristmill.stages.sharding.workflow import ShardingWorkflow
 class ShuffleWorkflow(ShardingWorkflow):
     """Writes all documents in a random order, as shards of equal size.
 
-    Two passes over the data with files between them, so memory does not grow with it. The order follows from the seed,
+    Two passes over the data with files between them, so memory does not grow with it. The order depends on the seed,
     the names of the input files and the block size: it is the same for any number of workers and on every executor.
     JSONL records keep their bytes. The intermediate files take as much disk as the (uncompressed) documents, and are
     removed at the end.
 
     Args:
-        output_path: The folder for the shards.
-        input_path: A file, a folder, a glob, a URL, or a list of these.
-        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
-        seed: Another seed gives another order. It does not change the splits.
-        shard_size: About how many bytes a shard holds before compression, such as "256MB" (the default). Shards are of
-            equal size; a document is never cut, so one may be larger by up to a document.
-        shard_documents: Instead, how many documents a shard holds at most.
-        shard_tokens: Instead, about how many tokens a shard holds.
-        splits: Names and fractions, such as {"train": 0.98, "validation": 0.02}. Fractions are of documents (of
+        output_path: Output folder for the shards.
+        input_path: A file, folder, glob or URL, or a list of these.
+        input_filetype: "jsonl" or "parquet"; detected from the file names by default.
+        seed: Random seed of the order. It does not affect the splits.
+        shard_size: Approximate bytes per shard before compression, such as "256MB" (the default). Shards are of equal
+            size; documents are never cut, so a shard may be larger by up to one document.
+        shard_documents: Instead, the maximum number of documents per shard.
+        shard_tokens: Instead, the approximate number of tokens per shard.
+        splits: Names and fractions, such as {"train": 0.98, "validation": 0.02}. Fractions refer to documents (to
             groups, with `split_field`), and hold on average.
-        split_field: Documents with the same value in this column go to the same split, such as the cluster of
-            near-duplicates; by default the id, or else each document by itself. A document without a value is assigned
-            by itself.
-        balance: "length" gives every shard the same mix of document lengths.
-        token_count_field: A column with the number of tokens of each document.
+        split_field: Documents with equal values in this column go to the same split, such as the cluster of
+            near-duplicates; defaults to the id, otherwise each document is assigned separately. So is a document
+            without a value.
+        balance: "length" balances document lengths across shards.
+        token_count_field: Column that holds the number of tokens of each document.
         tokenizer: Instead, a tokenizer folder or `tokenizer.json` to count them with.
-        text_field: The column with the text, for the tokenizer.
-        id_field: The column with the documents' ids, by default `id` where there is one.
-        license_field: The column with licences, by default `license` where there is one.
-        output_filetype: "jsonl" or "parquet"; by default as the input.
-        input_blocksize: As `blocksize` of the readers; 128 MiB by default.
-        read_kwargs: As in the readers.
-        write_kwargs: As in the writers.
-        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
-        cache_path: Where intermediate files go, on a disk; by default to `steps` in the record.
+        text_field: Column that holds the text, for the tokenizer.
+        id_field: Column that holds document ids; defaults to `id` if present.
+        license_field: Column that holds licences; defaults to `license` if present.
+        output_filetype: "jsonl" or "parquet"; defaults to the input format.
+        input_blocksize: See `blocksize` of the readers; 128 MiB by default.
+        read_kwargs: See the readers.
+        write_kwargs: See the writers.
+        record_path: Where to keep the record of the run, instead of `OUTPUT.gristmill` beside the output.
+        cache_path: Folder for intermediate files, on a disk; defaults to `steps` in the record.
         keep_steps: Keep the intermediate files.
 
     Example:
@@ -59,7 +59,7 @@ class ShuffleWorkflow(ShardingWorkflow):
 
     def _sources(self) -> list[Source]:
         if not self.input_path:
-            raise UsageError("ShuffleWorkflow has no input: give input_path.")
+            raise UsageError("ShuffleWorkflow has no input: set input_path.")
         paths = self.input_path if isinstance(self.input_path, str) else list(map(str, self.input_path))
         documents = self.document_source(paths, self.input_filetype)
         return [Source(0, "input", documents, self.placement(0, documents), self.tokenizer_stages())]

@@ -25,8 +25,8 @@ def token_counts(batch: DocumentBatch, column: str) -> npt.NDArray[np.int64]:
         row = int(bad[0])
         shown = found[row].as_py()
         raise UsageError(
-            f"Column {column!r} should hold the number of tokens of every document, but row {int(batch.rows[row])} of "
-            f"{batch.partition_id} has {shown!r}. Count the tokens first ('gristmill tokens count'), or name a "
+            f"Column {column!r} must hold the number of tokens of every document, but row {int(batch.rows[row])} of "
+            f"{batch.partition_id} has {shown!r}. Count the tokens first ('gristmill tokens count'), or set a "
             "tokenizer instead of a column.",
             column=column,
             row=int(batch.rows[row]),

@@ -1,4 +1,4 @@
-"""The table that leads from every document to its shard: one Parquet file per shard, in the order of the shard."""
+"""The table that maps every document to its shard: one Parquet file per shard, in the order of the shard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gristmill.tasks.file_group import FileGroupTask
 class TraceReader(ShardReader):
     """Where the documents of a shard come from.
 
-    Gives for each document its shard, row and byte offset there, its source, partition and row in that, its id where it
+    Lists for each document its shard, row and byte offset there, its source, partition and row in that, its id if it
     has one, and its size and tokens.
 
     Args:

@@ -1,7 +1,7 @@
 """What shuffling and mixing share: documents scattered by a random key, shards gathered from them, one record.
 
-Ordinary pipelines with files between them: `scatter` (one for each source) leaves documents sorted by key, the last one
-writes the shards, and `documents` leaves the table that leads from a document to its shard.
+Ordinary pipelines with files between them: `scatter` (one for each source) writes documents sorted by key, the last one
+writes the shards, and `documents` writes the table that maps a document to its shard.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from gristmill.storage.files import is_local
 Stage = ProcessingStage[Any, Any]
 
 TOKEN_COLUMN = "gristmill_token_count"
-"""The column for token counts that are made on the way; it is not written."""
+"""Temporary column for token counts; it is not written."""
 _BLOCKSIZE = "128MiB"
 _LENGTHS = ("length",)
 
 
 @dataclass(eq=False, repr=False)
 class ShardingWorkflow(WorkflowBase):
-    """The base of `ShuffleWorkflow` and `MixWorkflow`; see the first for the arguments that both share."""
+    """Base class of `ShuffleWorkflow` and `MixWorkflow`; see the first for the arguments that both share."""
 
     name = "sharding"
 
@@ -68,68 +68,70 @@ class ShardingWorkflow(WorkflowBase):
     def __post_init__(self) -> None:
         kind = type(self).__name__
         if not str(self.output_path):
-            raise UsageError(f"{kind}(output_path=''): name the folder to write to.")
+            raise UsageError(f"{kind}(output_path=''): set the folder to write to.")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise UsageError(f"{kind}(seed={self.seed!r}): give a whole number.")
+            raise UsageError(f"{kind}(seed={self.seed!r}): must be a whole number.")
         if self.output_filetype is not None and self.output_filetype not in FILETYPES:
             raise UsageError(
-                f"{kind}(output_filetype={self.output_filetype!r}): give 'jsonl' or 'parquet'."
-                f"{did_you_mean(str(self.output_filetype), FILETYPES)}"
+                f"{kind}(output_filetype={self.output_filetype!r}): must be 'jsonl' or "
+                f"'parquet'.{did_you_mean(str(self.output_filetype), FILETYPES)}"
             )
         if self.balance is not None and self.balance not in _LENGTHS:
-            raise UsageError(f"{kind}(balance={self.balance!r}): give 'length' or None.")
+            raise UsageError(f"{kind}(balance={self.balance!r}): must be 'length' or None.")
         given = [name for name in ("shard_size", "shard_documents", "shard_tokens") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise UsageError(f"{kind}: {' and '.join(given)} are given. Measure shards in one of them.")
+            raise UsageError(f"{kind}: {' and '.join(given)} are set. Measure shards in only one of them.")
         for name in given[:1] if given and given[0] != "shard_size" else []:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"{kind}({name}={value!r}): give a whole number from 1.")
+                raise UsageError(f"{kind}({name}={value!r}): must be a whole number from 1.")
         if self.shard_size is not None and parse_size(self.shard_size, name="shard_size") < 1:
-            raise UsageError(f"{kind}(shard_size={self.shard_size!r}): give a size such as '256MB'.")
+            raise UsageError(f"{kind}(shard_size={self.shard_size!r}): must be a size such as '256MB'.")
         if self.token_count_field is not None and self.tokenizer is not None:
-            raise UsageError(f"{kind}: token_count_field and tokenizer are given. Count tokens by one of them.")
+            raise UsageError(f"{kind}: token_count_field and tokenizer are set. Use only one of them to count tokens.")
         if self.shard_tokens is not None and not self.counts_tokens:
             raise UsageError(
-                f"{kind}(shard_tokens={self.shard_tokens}): say how tokens are counted, by token_count_field (a column "
-                "with counts) or tokenizer (a folder)."
+                f"{kind}(shard_tokens={self.shard_tokens}): set token_count_field (a column with counts) or tokenizer "
+                "(a folder) to count tokens."
             )
         self.output_path = str(self.output_path)
         self.fractions = checked_splits(self.splits)
         if self.split_field is not None and len(self.fractions) < 2:
             raise UsageError(
-                f"{kind}(split_field={self.split_field!r}): there are no splits to assign documents to. Give splits, "
+                f"{kind}(split_field={self.split_field!r}): there are no splits to assign documents to. Set splits, "
                 "such as {'train': 0.98, 'validation': 0.02}."
             )
         if self.folder.ending is not None:
-            raise UsageError(f"{kind}(output_path={self.output_path!r}): shards need a folder, and this names a file.")
+            raise UsageError(
+                f"{kind}(output_path={self.output_path!r}): shards need a folder, but this is a file name."
+            )
         if not is_local(self._steps_path):
             raise UsageError(
-                f"{kind}(output_path={self.output_path!r}): intermediate files are mapped into memory, so they have to "
-                "lie on a disk. Name a folder for them with cache_path (--cache)."
+                f"{kind}(output_path={self.output_path!r}): intermediate files are memory-mapped, so they must be on "
+                "a local disk. Set a folder for them with cache_path (--cache)."
             )
 
-    # --- what a kind adds ---
+    # --- what a kind defines ---
 
     @abstractmethod
     def _sources(self) -> list[Source]:
         """The inputs."""
 
     def _settings(self) -> dict[str, Any]:
-        """What was asked for, as plain values: another value gives other shards."""
+        """The settings as plain values: other values result in other shards."""
         names = (
             "seed", "shard_size", "shard_documents", "shard_tokens", "split_field", "balance", "token_count_field",
             "tokenizer", "text_field", "id_field", "license_field", "output_filetype", "input_blocksize",
         )  # fmt: skip
         writing = {key: value for key, value in (self.write_kwargs or {}).items() if key != "storage_options"}
-        splits = [[name, share] for name, share in self.fractions.items()]  # their order counts
+        splits = [[name, share] for name, share in self.fractions.items()]  # their order matters
         return {**{name: getattr(self, name) for name in names}, "splits": splits, "write": writing}
 
     def _prepare(self, run: ShardingRun) -> None:
-        """Do what has to be known before documents are scattered."""
+        """Do what must be known before documents are scattered."""
 
     def _finish(self, run: ShardingRun, facts: dict[str, Any]) -> None:
-        """Add what this kind has to say to the record."""
+        """Add facts about this kind to the record."""
 
     # --- places ---
 
@@ -140,7 +142,7 @@ class ShardingWorkflow(WorkflowBase):
 
     @property
     def token_field(self) -> str | None:
-        """The column with token counts, read or made on the way."""
+        """The column of token counts, read or temporary."""
         return TOKEN_COLUMN if self.tokenizer is not None else self.token_count_field
 
     @property
@@ -150,7 +152,7 @@ class ShardingWorkflow(WorkflowBase):
 
     @property
     def storage_options(self) -> dict[str, Any] | None:
-        """The options of the file system of the output."""
+        """File system options of the output."""
         options = (self.write_kwargs or {}).get("storage_options")
         return None if options is None else dict(options)
 
@@ -175,15 +177,15 @@ class ShardingWorkflow(WorkflowBase):
         A run can be interrupted at any time; run it again to resume. A finished run is not repeated.
 
         Args:
-            executor: Where to run the pipelines: an executor or its name; the local one by default.
-            fresh: Remove what an earlier run left, and start over.
-            error_budget: As in `Pipeline.run`.
-            salvage: As in `Pipeline.run`.
+            executor: Where to run the pipelines: an executor or a name. Defaults to the local executor.
+            fresh: If True, discard the results of an earlier run and start over.
+            error_budget: See `Pipeline.run`.
+            salvage: See `Pipeline.run`.
             listeners: Called with every event of every pipeline.
-            progress: As in `Pipeline.run`.
+            progress: See `Pipeline.run`.
 
         Raises:
-            InputChangedError: The input is not what an earlier, unfinished run has read.
+            InputChangedError: The input changed since an earlier, unfinished run read it.
             OutputExistsError: The output was made with other settings or from another input.
         """
         options = {
@@ -194,7 +196,7 @@ class ShardingWorkflow(WorkflowBase):
         return run.result() if run.begin() else run.go()
 
     def tokenizer_stages(self) -> list[Stage]:
-        """What counts the tokens of documents that do not carry their counts."""
+        """The stage that counts tokens of documents without counts."""
         if self.tokenizer is None:
             return []
         from gristmill.stages.text.models.token_counter import TokenCounter
@@ -202,10 +204,10 @@ class ShardingWorkflow(WorkflowBase):
         return [TokenCounter(self.tokenizer, text_field=self.text_field, count_field=TOKEN_COLUMN)]
 
     def placement(self, number: int, source: DocumentSource) -> Placement:
-        """How the documents of a source are placed; columns that it does not have are left out.
+        """How the documents of a source are placed; columns that it does not have are omitted.
 
         Raises:
-            MissingColumnError: A column that was named is not there.
+            MissingColumnError: A requested column is missing.
         """
         named = {
             "split_field": self.split_field,

@@ -57,7 +57,7 @@ def check_action(action: str, max_share: float | None, *, name: str, option: str
 
 
 def cuttable_texts(batch: DocumentBatch, field: str) -> TextColumn | None:
-    """The texts of a column; what is no string counts as missing. None where the batch has no such column."""
+    """The texts of a column; what is not a string counts as missing. None where the batch has no such column."""
     if not batch.columns.has(field):
         return None
     return text_column(batch.strings(field))
@@ -87,7 +87,7 @@ def cut_passages(
         reasons: The names of the reasons.
         action: "cut", "mark" (write the places to `marks_field` and drop nothing), or "drop" (only drop documents above
             `max_share`).
-        marks_field: The column for marks.
+        marks_field: Column for marks.
         widen: Take white space beside a passage with it.
         shares: The share of every document that the passages make up.
         max_share: Documents with a higher share are dropped, for the reason `too_much`.

@@ -1,10 +1,9 @@
 """Formats besides JSONL and Parquet: how the bytes of a file become rows.
 
 Each format is a module with a function `read_rows(part, *, storage_options, **options)` that yields tables and, where
-something is broken, `Broken`; what it passes over on purpose, it counts (`Skipped`). Where large files can be split,
-`find_cuts` tells the places (see `cuts_of`). All rows of a file have the same
-columns. How a file is read (its format and the options of its reader) travels with the range, so that a record can be
-found again by the ledger alone.
+something is broken, `Broken`; what it skips deliberately, it counts (`Skipped`). Where large files can be split,
+`find_cuts` tells the places (see `cuts_of`). All rows of a file have the same columns. How a file is read (its format
+and the options of its reader) travels with the range, so that a record can be found again by the ledger alone.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Pieces of a file that are no documents and nobody asked for, such as the requests in an archive of a crawl.
+    """Pieces of a file that are not documents and were not requested, such as the requests in an archive of a crawl.
 
     Attributes:
         counts: How many there are of each kind. They become figures of the reader, `skipped_KIND`.

@@ -26,7 +26,7 @@ Content = Literal["text", "html"]
 
 _MOST_TIMES = 1000
 _FREE_BYTES = 1 << 30
-"""An archive that gives over a gibibyte and so many times its own size is made to do harm."""
+"""An archive that yields over a gibibyte and this many times its own size is malicious."""
 _MOST_HEADER_BYTES = 1 << 20
 _BESIDE = re.compile(r"(readme|licen[cs]e|notice|copying|changelog)\b", re.IGNORECASE)
 """Files that lie beside the data of an archive, and say nothing of its kind."""
@@ -92,7 +92,7 @@ def _documents(source: ByteSource, name: str, kind: str, document: str, text_fie
 
 
 class _ExpandsError(Exception):
-    """An archive gives far more than it could hold."""
+    """An archive expands to far more than it could hold."""
 
 
 class _Counted:
@@ -109,8 +109,8 @@ class _Counted:
         self._budget[0] -= count
         if self._budget[0] < 0:
             raise _ExpandsError(
-                f"it gives over {_MOST_TIMES} times its own size, and over {format_size(_FREE_BYTES)}; the rest is not "
-                "read"
+                f"it expands to over {_MOST_TIMES} times its own size, and over {format_size(_FREE_BYTES)}; the rest "
+                "is not read"
             )
         return count
 

@@ -76,7 +76,7 @@ def _rows(
 
 
 def _whole_rows(rows: Rows, file: _UntilDamage) -> Rows:
-    """All but the last row of a damaged file, of which nobody knows where it was cut."""
+    """All but the last row of a damaged file, whose end is unknown."""
     held: pa.Table | Broken | None = None
     for found in rows:
         if held is not None:
@@ -139,7 +139,7 @@ def _parsed(
 
 
 class _UntilDamage(SourceFileObject):
-    """A file that ends where it is damaged, so that a library gives all that came before."""
+    """A file that ends where it is damaged, so that a library returns all that came before."""
 
     damage: DamagedArchiveError | None = None
 

@@ -15,7 +15,7 @@ _PIECE = 1 << 16
 
 
 def read_whole(source: ByteSource, *, most: int = MAX_FILE_BYTES) -> bytes | Broken:
-    """All that a source gives, which is closed; `Broken` where it is more than `most` bytes.
+    """All bytes of a source, which is closed; `Broken` where it is more than `most` bytes.
 
     Raises:
         DamagedArchiveError: It is compressed and damaged.
@@ -39,7 +39,7 @@ def read_rows(part: FileRange, *, storage_options: StorageOptions = None, column
 
 
 def page_of(source: ByteSource, name: str, *, most: int = MAX_FILE_BYTES, column: str = "html") -> Rows:
-    """One row with all that a source gives."""
+    """One row with all bytes of a source."""
     content = read_whole(source, most=most)
     if isinstance(content, Broken):
         yield content

@@ -19,6 +19,7 @@ _CHARSET = re.compile(rb"charset\s*=\s*[\"']?([\w.:+-]{1,40})", re.IGNORECASE)
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 _MAX_HEAD_BYTES = 1 << 16
+Content = bytes | memoryview
 _ZSTD_PIECE = 512
 """A decompressor of zstd has no bound on its output, and 128 KiB may hide in a dozen bytes."""
 
@@ -29,12 +30,12 @@ class Message(NamedTuple):
     Attributes:
         status: Its code; None where there is no status line.
         headers: By name in lower case.
-        body: As it was sent: chunks and compression are not undone.
+        body: As it was sent, a view of the block: chunks and compression are not undone.
     """
 
     status: int | None
     headers: dict[bytes, bytes]
-    body: bytes
+    body: memoryview
 
 
 class BodyError(ValueError):
@@ -49,10 +50,11 @@ def parse_message(block: bytes) -> Message:
     """The response in the block of a record; without a status line, all of it is the body."""
     status = _STATUS.match(block)
     if status is None and not block.startswith(b"HTTP/"):
-        return Message(None, {}, block)
+        return Message(None, {}, memoryview(block))
     end = _HEAD_END.search(block, 0, _MAX_HEAD_BYTES)
-    head, body = (block[:_MAX_HEAD_BYTES], b"") if end is None else (block[: end.start()], block[end.end() :])
-    return Message(None if status is None else int(status[1]), parse_headers(head), body)
+    head_end, body_start = (_MAX_HEAD_BYTES, len(block)) if end is None else end.span()
+    headers = parse_headers(block[:head_end])
+    return Message(None if status is None else int(status[1]), headers, memoryview(block)[body_start:])
 
 
 @lru_cache(4096)
@@ -63,7 +65,7 @@ def content_facts(content_type: bytes) -> tuple[bytes | None, bytes | None]:
     return media or None, None if charset is None else charset[1].lower()
 
 
-def decoded_body(message: Message, most: int, *, cut: bool = False) -> bytes:
+def decoded_body(message: Message, most: int, *, cut: bool = False) -> Content:
     """The body without chunks and compression.
 
     Archives often hold a body decoded and keep the headers of how it was sent: a body that does not begin as these
@@ -72,24 +74,24 @@ def decoded_body(message: Message, most: int, *, cut: bool = False) -> bytes:
     Args:
         message: The response.
         most: A body that would be larger is refused before it is.
-        cut: The archive says that it did not keep all of it, so that an end that is missing is no error.
+        cut: The archive says that it did not keep all of it, so that an end that is missing is not an error.
 
     Raises:
         BodyError: It begins as its headers say, but cannot be decoded to its end, or is too large.
     """
-    body = message.body
+    body: Content = message.body
     if b"chunked" in message.headers.get(b"transfer-encoding", b"").lower():
         body = _joined_chunks(body, cut=cut)
     encodings = message.headers.get(b"content-encoding", b"").lower().replace(b",", b" ").split()
     for encoding in reversed(encodings):
         decoder = _DECODERS.get(encoding)
-        if decoder is not None and body:
+        if decoder is not None and len(body):
             body = _decoded(body, encoding.decode(), decoder(body), most, cut=cut)
     return body
 
 
-def _joined_chunks(body: bytes, *, cut: bool) -> bytes:
-    pieces: list[bytes] = []
+def _joined_chunks(body: Content, *, cut: bool) -> Content:
+    pieces: list[Content] = []
     at = 0
     while at < len(body) or not pieces:
         size = _CHUNK_SIZE.match(body, at)
@@ -111,14 +113,14 @@ def _joined_chunks(body: bytes, *, cut: bool) -> bytes:
             told = f"the last chunk of the body should have {length:,} bytes and has {len(body) - start:,}"
             raise BodyError("corrupt_body", told)
         at = start + length
-        at += 2 if body.startswith(b"\r\n", at) else 1 if body.startswith(b"\n", at) else 0
+        at += 2 if body[at : at + 2] == b"\r\n" else 1 if body[at : at + 1] == b"\n" else 0
     return b"".join(pieces)
 
 
 class _Inflate:
     """gzip, zlib, or the bare stream that some servers send for "deflate"."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: Content) -> None:
         bits = -15
         if body[:2] == b"\x1f\x8b":
             bits = 31
@@ -126,7 +128,7 @@ class _Inflate:
             bits = 15
         self._decoder = zlib.decompressobj(bits)
 
-    def decode(self, body: bytes, most: int) -> bytes:
+    def decode(self, body: Content, most: int) -> bytes:
         return self._decoder.decompress(body, most)
 
     @property
@@ -135,10 +137,10 @@ class _Inflate:
 
 
 class _Brotli:
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: Content) -> None:
         self._decoder: Any = optional_module("brotli", "A page compressed by Brotli").Decompressor()
 
-    def decode(self, body: bytes, most: int) -> bytes:
+    def decode(self, body: Content, most: int) -> bytes:
         decoded = self._decoder.process(body, output_buffer_limit=most)
         while len(decoded) < most and not self._decoder.is_finished() and not self._decoder.can_accept_more_data():
             decoded += self._decoder.process(b"", output_buffer_limit=most - len(decoded))
@@ -150,10 +152,10 @@ class _Brotli:
 
 
 class _Zstandard:
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: Content) -> None:
         self._decoder = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
 
-    def decode(self, body: bytes, most: int) -> bytes:
+    def decode(self, body: Content, most: int) -> bytes:
         decoded = bytearray()
         for at in range(0, len(body), _ZSTD_PIECE):
             decoded += self._decoder.decompress(body[at : at + _ZSTD_PIECE])
@@ -171,7 +173,7 @@ _DECODERS: dict[bytes, Any] = {
 }  # fmt: skip
 
 
-def _decoded(body: bytes, encoding: str, decoder: Any, most: int, *, cut: bool) -> bytes:
+def _decoded(body: Content, encoding: str, decoder: Any, most: int, *, cut: bool) -> Content:
     try:
         decoded = decoder.decode(body, most + 1)
         problem = None if decoder.finished or len(decoded) > most else "it stops before its end"

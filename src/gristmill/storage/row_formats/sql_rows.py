@@ -39,7 +39,7 @@ def read_rows(
     """The rows of a query or a table, in its order; without either, those of the only table.
 
     Raises:
-        InputError: The file is no database, or has no such table, or the query is none that only reads.
+        InputError: The file is not a database, or has no such table, or the query is none that only reads.
         MissingExtraError: It is a DuckDB file, and DuckDB is not installed.
     """
     if not is_local(part.path):
@@ -65,7 +65,7 @@ def _chosen(path: str, query: str | None, table: str | None, tables: Sequence[st
     """The table to read.
 
     Raises:
-        InputError: There is no such table, or nobody has said which.
+        InputError: There is no such table, or none was chosen.
     """
     listed = ", ".join(map(repr, tables[:20])) or "none"
     if table is None and len(tables) == 1:

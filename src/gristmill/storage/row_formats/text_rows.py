@@ -115,7 +115,7 @@ def documents_of(
     most: int = MAX_FILE_BYTES,
     counted_as: str | None = None,
 ) -> Rows:
-    """The documents of a file called `name`, whose content `source` gives; it is closed.
+    """The documents of a file called `name`, whose content `source` returns; it is closed.
 
     Args:
         source: UTF-8 without a byte order mark.

@@ -19,14 +19,14 @@ _BUFFER_BYTES = 1 << 17
 DICTIONARY_MAGIC = b"\x5d\x2a\x4d\x18"
 _MAX_DICTIONARY_BYTES = 16 << 20
 _SURE = 8
-"""After so many sound records in a row, a file is taken to be in order again."""
+"""Number of valid records in a row after which a file is considered intact again."""
 
 
 class LibraryReader:
     """Reads records up to the first that is in doubt.
 
-    A record is given once the next one begins properly: the library gives the rest of a truncated file, or the
-    beginning of other records, for the content of a record without a word.
+    A record is yielded once the next one begins properly: the library returns the rest of a truncated file, or the
+    beginning of other records, for the content of a record silently.
 
     Args:
         raw: The stored bytes, which can be searched.

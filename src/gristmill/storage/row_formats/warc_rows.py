@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.errors import InputError
+from gristmill.storage.block_memory import room_for
 from gristmill.storage.compression import SourceFileObject, open_raw, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import CODEC_KINDS, HEAD_BYTES, Codec, codec_of, recognise
@@ -17,6 +18,7 @@ from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Rows, Skipped
 from gristmill.storage.row_formats.http_messages import (
     BodyError,
+    Content,
     content_facts,
     decoded_body,
     parse_message,
@@ -30,11 +32,13 @@ RECORD_TYPES = (
 PAGE_TYPES = ("response", "resource", "conversion")
 MEDIA_TYPES = ("text/html", "application/xhtml+xml", "text/plain")
 MAX_BODY_BYTES = 64 << 20
-# Rows are handed on in tables of about so much.
-_TABLE_BYTES = 4 << 20
+# Nearly a block, so that each table becomes one without being copied again. The first one is small, for planning,
+# which looks at no more than that.
+_TABLE_BYTES = 15 << 20
+_FIRST_TABLE_BYTES = 1 << 18
 _TABLE_ROWS = 4096
 _MOST_SEARCHED = 64 << 20
-"""A file without a record in so many bytes is not split there."""
+"""A file without a record in this many bytes is not split there."""
 _COLUMNS: dict[str, pa.DataType] = {
     **dict.fromkeys(("id", "url", "date", "record_type"), pa.string()),
     "status": pa.int32(),
@@ -140,17 +144,18 @@ class _Pages:
         self._media = frozenset(kind.lower().encode() for kind in media_types)
         self._file_name = file_name
         self._max_body_bytes = max_body_bytes
+        self._table_bytes = _FIRST_TABLE_BYTES
         self._clear()
 
     def _clear(self) -> None:
         self._facts: list[tuple[Any, ...]] = []
-        self._bodies: list[bytes | None] = []
+        self._bodies: list[Content | None] = []
         self._is_text: list[bool] = []
         self._size = 0
 
     @property
     def is_full(self) -> bool:
-        return self._size >= _TABLE_BYTES or len(self._facts) >= _TABLE_ROWS
+        return self._size >= self._table_bytes or len(self._facts) >= _TABLE_ROWS
 
     def add(self, record: Record) -> Broken | None:
         """Take a record as a row; returned is what is wrong with it, instead."""
@@ -163,7 +168,8 @@ class _Pages:
         if block is None and kind in self._types:
             told = f"the record has {record.size:,} bytes, over max_body_bytes={self._max_body_bytes}"
             return Broken("record_too_large", told, record.offset, b"", record.size)
-        status, language, body = None, headers.get(b"warc-identified-content-language"), block
+        status, language = None, headers.get(b"warc-identified-content-language")
+        body: Content | None = block
         declared, identified = headers.get(b"content-type", b""), headers.get(b"warc-identified-payload-type", b"")
         if kind in (b"response", b"revisit") and declared[:16].lower() == b"application/http":
             message = parse_message(block or b"")
@@ -200,12 +206,12 @@ class _Pages:
             self._size += len(body)
         return None
 
-    def _is_wanted(self, declared: bytes, identified: bytes, body: bytes) -> bool:
+    def _is_wanted(self, declared: bytes, identified: bytes, body: Content) -> bool:
         """Whether a wanted media type is declared or was identified; without either, whether it looks like a page."""
         if not self._media:
             return True
         if not declared and not identified:
-            return recognise(body[:HEAD_BYTES]) == "html"
+            return recognise(bytes(body[:HEAD_BYTES])) == "html"
         return content_facts(declared)[0] in self._media or content_facts(identified)[0] in self._media
 
     def table(self) -> Iterator[pa.Table]:
@@ -226,6 +232,7 @@ class _Pages:
             columns["html"] = _body_column([None if is_text else body for body, is_text in both], pa.large_binary())
             columns["text"] = _body_column([body if is_text else None for body, is_text in both], pa.large_string())
         self._clear()
+        self._table_bytes = _TABLE_BYTES
         yield pa.table(columns)
 
 
@@ -248,10 +255,14 @@ def _text(value: bytes | None) -> str | None:
         return value.decode("latin-1")
 
 
-def _body_column(bodies: list[bytes | None], kind: pa.DataType) -> pa.Array:
+def _body_column(bodies: list[Content | None], kind: pa.DataType) -> pa.Array:
     """Bytes as a column, copied once; whether those of a text column are UTF-8 is checked with the block."""
     offsets = np.zeros(len(bodies) + 1, np.int64)
     np.cumsum([0 if body is None else len(body) for body in bodies], out=offsets[1:])
     known = pa.array([body is not None for body in bodies]).buffers()[1] if None in bodies else None
-    content = pa.py_buffer(b"".join(filter(None, bodies)))
-    return pa.Array.from_buffers(kind, len(bodies), [known, pa.py_buffer(offsets), content])
+    content = room_for(int(offsets[-1]))
+    room = content.data
+    for body, start, end in zip(bodies, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        if body is not None:
+            room[start:end] = body
+    return pa.Array.from_buffers(kind, len(bodies), [known, pa.py_buffer(offsets), pa.py_buffer(content)])

@@ -173,7 +173,8 @@ class TokenPart:
                 until = int(ends[last - 1])
                 part = None if extra is None else extra.slice(first, last - first)
                 shard.file.append(made.ids[before:until], made.lengths[first:last], part)
-                self._note(shard, made.spans, before, until, leading=leading_left and not before)
+                self._note(shard, made.spans, before, until, leading=leading_left)
+                leading_left = False
                 shard.samples += int((made.lengths[first:last] > 0).sum())
                 shard.tokens += until - before
                 first, before = last, until

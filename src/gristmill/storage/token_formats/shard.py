@@ -23,7 +23,7 @@ class ShardFile(Protocol):
     """A shard under construction."""
 
     def append(self, ids: Tokens, lengths: Integers, extra: pa.Table | None) -> None:
-        """Add sequences; `extra` has further columns of theirs."""
+        """Add sequences; `extra` holds their further columns."""
 
     def close(self, rows: int, bounds: tuple[Integers, Integers]) -> list[WrittenFile]:
         """Finish the files of the shard.

@@ -32,7 +32,7 @@ LITDATA_DTYPES = tuple(LITDATA_CODES)
 
 
 class StreamShard:
-    """A shard of samples under construction; sequences without tokens are no samples.
+    """A shard of samples under construction; sequences without tokens are not samples.
 
     Args:
         path: Of the file, which ends with `.mds` or `.bin`.

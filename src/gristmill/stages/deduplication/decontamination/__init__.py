@@ -1,4 +1,4 @@
-"""Decontamination: documents that hold items of benchmarks are found and dropped, cut or marked."""
+"""Decontamination: finds documents that contain benchmark items, and drops, cuts or marks them."""
 
 from __future__ import annotations
 

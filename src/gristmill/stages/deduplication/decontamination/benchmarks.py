@@ -1,4 +1,4 @@
-"""The files of benchmarks and the items in them: which texts of each record are searched for."""
+"""Benchmark files and their items: which texts of each record are searched for."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gristmill.storage.formats import EXTENSIONS, Format, format_of
 from gristmill.storage.parquet_blocks import open_parquet
 
 DEFAULT_FIELDS = ("question", "answer", "choices")
-"""The fields of an item that are searched for, where none are named."""
+"""The fields of an item that are searched for by default."""
 _FORMATS: tuple[Format, ...] = ("jsonl", "parquet", "arrow")
 _DEPTH = 8
 
 
 @dataclass(frozen=True)
 class Item:
-    """One record of a benchmark: its place, its id if it has one, and its texts, each searched for by itself."""
+    """One record of a benchmark: its position, its id if it has one, and its texts, each searched for separately."""
 
     benchmark: str
     row: int
@@ -46,8 +46,8 @@ def find_benchmarks(path: str | Sequence[str], storage_options: StorageOptions =
     for file in list_files(path, extensions=endings, storage_options=storage_options):
         if format_of(file.path) not in _FORMATS:
             raise UsageError(
-                f"{file.path} is not a benchmark file by its name: give JSONL, Parquet or Arrow files, or a folder of "
-                "them."
+                f"{file.path} does not have the name of a benchmark file: pass JSONL, Parquet or Arrow files, or a "
+                "folder of them."
             )
         folder, slash, _ = file.relative.partition("/")
         found.setdefault(folder if slash else _stem(file.relative), []).append(file)
@@ -61,7 +61,7 @@ def _stem(name: str) -> str:
 
 
 def parse_fields(fields: Sequence[str] | None, benchmarks: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The fields to search for in each benchmark; `NAME:FIELD` is for one of them, a name alone for all.
+    """The fields to search for in each benchmark; `NAME:FIELD` applies to one of them, a field name alone to all.
 
     Raises:
         UsageError: There is no benchmark of the given name.
@@ -92,7 +92,7 @@ def read_items(
     Args:
         files: The paths of each benchmark's files.
         fields: The fields to search for in each.
-        storage_options: Options of the file system, for URLs.
+        storage_options: File system options for URLs.
 
     Raises:
         InputError: A record cannot be read.
@@ -118,9 +118,9 @@ def read_items(
         missing = [field for field in wanted if field not in seen]
         if row and len(missing) == len(wanted):
             raise UsageError(
-                f"Benchmark {benchmark!r} has none of the fields {', '.join(map(repr, wanted))}, only "
-                f"{', '.join(map(repr, sorted(known))) or 'none'}.{did_you_mean(wanted[0], known)} Name the fields to "
-                f"search for with --field {benchmark}:FIELD (fields=[…]).",
+                f"Benchmark {benchmark!r} has none of the fields {', '.join(map(repr, wanted))} (found: "
+                f"{', '.join(map(repr, sorted(known))) or 'none'}).{did_you_mean(wanted[0], known)} Choose the fields "
+                f"to search for with --field {benchmark}:FIELD (fields=[…]).",
                 benchmark=benchmark,
             )
 
@@ -153,8 +153,8 @@ def _records(path: str, kind: str, storage_options: StorageOptions) -> Iterator[
                 yield from _json_records(path, lines)
     except (pa.ArrowException, EOFError) as error:
         raise InputError(
-            f"The benchmark file {path} cannot be read ({error}). A benchmark that is read in part would leave "
-            "contamination unseen: replace the file.",
+            f"The benchmark file {path} cannot be read ({error}). A partly read benchmark would leave contamination "
+            "undetected: replace the file.",
             path=path,
         ) from error
 
@@ -186,8 +186,8 @@ def _parsed(path: str, number: int, data: bytes) -> Any:
         return orjson.loads(data)
     except ValueError as error:
         raise InputError(
-            f"Line {number} of the benchmark file {path} is not JSON ({error}). A benchmark that is read in part would "
-            "leave contamination unseen: repair the line or remove it.",
+            f"Line {number} of the benchmark file {path} is not JSON ({error}). A partly read benchmark would leave "
+            "contamination undetected: repair or remove the line.",
             path=path,
         ) from error
 

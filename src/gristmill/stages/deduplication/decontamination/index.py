@@ -23,13 +23,14 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 MOST_ITEMS = 100
-"""An n-gram of more items than this is taken for a template, such as the instructions of a benchmark, and not searched.
+"""N-grams of more items than this are treated as templates, such as the instructions of a benchmark, and skipped.
 """
 _EXCERPT = 1000
-_FILTER_BITS_PER_GRAM = 16
+_GRAMS_PER_FILTER_WORD = 4
+"""At the most, so that no more than 0.6 % of other n-grams pass the filter."""
 
 TOO_SHORT, TEMPLATE, SEARCHED = 0, 1, 2
-"""What can become of an item: too few words, nothing but templates, or searched for."""
+"""What can happen to an item: too few words, nothing but templates, or searched for."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class GramRule:
     """Which n-grams of an item are searched for.
 
     Attributes:
-        ngram: How many words an n-gram has.
-        whole_below: A text of fewer words is searched for as a whole.
-        min_words: A text of fewer words is not searched for: it would be found everywhere.
+        ngram: Number of words in an n-gram.
+        whole_below: Texts with fewer words are searched for as a whole.
+        min_words: Texts with fewer words are not searched for: they would be found everywhere.
     """
 
     ngram: int
@@ -50,25 +51,25 @@ class GramRule:
         from gristmill.kernels.ngram_search import LONGEST
 
         if not 1 <= self.ngram <= LONGEST:
-            raise UsageError(f"ngram={self.ngram!r}: give a whole number of words from 1 to {LONGEST}.")
+            raise UsageError(f"ngram={self.ngram!r}: must be a whole number of words from 1 to {LONGEST}.")
         if not 1 <= self.min_words <= LONGEST:
-            raise UsageError(f"min_words={self.min_words!r}: give a whole number of words from 1 to {LONGEST}.")
+            raise UsageError(f"min_words={self.min_words!r}: must be a whole number of words from 1 to {LONGEST}.")
 
     def sizes(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The n-gram size for texts of so many words; 0 for those that are not searched for."""
+        """The n-gram size for texts with this number of words; 0 for those that are not searched for."""
         size = np.where(words < max(self.whole_below, self.ngram), words, self.ngram)
         return np.where(words < self.min_words, 0, size)
 
     def keys(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How many words of an n-gram are hashed: all, or of texts that are searched for as a whole, the first few.
+        """Number of words of an n-gram that are hashed: all, or only the first few of texts searched for as a whole.
 
-        So there are only two sizes to look for, whatever the lengths of short texts.
+        This leaves only two sizes to look for, whatever the lengths of short texts.
         """
         return np.where(sizes == self.ngram, sizes, np.minimum(sizes, self.min_words))
 
 
 class BenchmarkFiles(SourceStage):
-    """All benchmark files as one partition, so that a changed file is noticed.
+    """All benchmark files as one partition, so that a changed file is detected.
 
     Args:
         benchmarks: The files of each benchmark.
@@ -93,12 +94,12 @@ class BenchmarkFiles(SourceStage):
 
 
 class BenchmarkReader(ReaderStage):
-    """Reads all benchmarks into a table of one row, each column of which is an array of what `ItemList` reads.
+    """Reads all benchmarks into a table of one row, whose columns are the arrays that `ItemList` reads.
 
     Args:
         benchmarks: The files of each benchmark.
         fields: The fields of each benchmark that are searched for.
-        storage_options: Options of the file system, for URLs.
+        storage_options: File system options for URLs.
     """
 
     fork_safe = True
@@ -135,7 +136,7 @@ class BenchmarkIndex(BenchmarkReader):
         benchmarks: The files of each benchmark.
         fields: The fields of each benchmark that are searched for.
         rule: Which n-grams are searched for.
-        storage_options: Options of the file system, for URLs.
+        storage_options: File system options for URLs.
     """
 
     name = "benchmark_index"
@@ -157,7 +158,7 @@ class BenchmarkIndex(BenchmarkReader):
 
 def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule) -> pa.Table:
     """The index of some items, in the layout that `GramIndex` reads."""
-    from gristmill.kernels.ngram_search import distinct_grams, gram_postings, index_words
+    from gristmill.kernels.ngram_search import distinct_grams, gram_postings, index_words, make_filter
     from gristmill.kernels.shingles import word_tables
     from gristmill.kernels.sorting import stable_order
     from gristmill.kernels.text_column import text_column
@@ -172,9 +173,9 @@ def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule
     item_bounds = bounds[np.array(counts)]
     order = stable_order(grams)
     grams, words = grams[order], words[order]
-    gram_sizes = sizes[np.searchsorted(bounds, words, "right") - 1].astype(np.uint8)
+    gram_sizes = np.repeat(sizes.astype(np.uint8), np.diff(bounds))[words]
     new = distinct_grams(grams, words, gram_sizes, plain, places)
-    of_item = np.searchsorted(item_bounds, words, "right") - 1
+    of_item = np.repeat(np.arange(len(counts) - 1, dtype=np.uint32), np.diff(item_bounds))[words]
     group = np.cumsum(new) - 1
     # Postings of an n-gram are in the order of their words, so an item's are neighbours.
     first_of_item = new.copy()
@@ -190,7 +191,7 @@ def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule
     status = np.where(searched > 0, SEARCHED, np.where(has_grams, TEMPLATE, TOO_SHORT))
     distinct = grams[heads]
     directory_bits = max(4, len(distinct).bit_length())
-    filter_bits = max(10, int(len(distinct) * _FILTER_BITS_PER_GRAM).bit_length())
+    filter_bits = max(4, (len(distinct) // _GRAMS_PER_FILTER_WORD).bit_length())
     arrays: dict[str, Any] = {
         "grams": distinct,
         "gram_sizes": gram_sizes[heads],
@@ -198,7 +199,7 @@ def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule
         "directory": np.searchsorted(
             distinct, (np.arange(1 << directory_bits, dtype=np.uint64) << np.uint64(64 - directory_bits))
         ).astype(np.uint32),
-        "filter": _filter(distinct, filter_bits),
+        "filter": make_filter(distinct, filter_bits),
         "plain": plain,
         "posting_bounds": np.append(heads, len(words)),
         "postings": words,
@@ -256,16 +257,6 @@ def _covered(
     return np.diff(inside[item_bounds])
 
 
-def _filter(grams: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
-    words = np.zeros(1 << (bits - 6), np.uint64)
-    places = grams >> np.uint64(64 - bits)
-    # Sorted, so that the bits of one word of the filter are neighbours.
-    homes, starts = np.unique(places >> np.uint64(6), return_index=True)
-    if len(homes):
-        words[homes] = np.bitwise_or.reduceat(np.uint64(1) << (places & np.uint64(63)), starts)
-    return words
-
-
 class ItemList:
     """The items of all benchmarks as arrays, mapped from the file of the step that read them.
 
@@ -294,7 +285,7 @@ class ItemList:
         return column.values.slice(column.offsets[0].as_py(), column.offsets[1].as_py() - column.offsets[0].as_py())
 
     def item_names(self, items: npt.NDArray[np.int64]) -> list[str]:
-        """The items as the ledger calls them: BENCHMARK#ROW."""
+        """The names of the items in the ledger: BENCHMARK#ROW."""
         names = self.texts("names").to_pylist()
         homes, rows = self.array("benchmark")[items], self.array("row")[items]
         return [f"{names[home]}#{row}" for home, row in zip(homes.tolist(), rows.tolist(), strict=True)]

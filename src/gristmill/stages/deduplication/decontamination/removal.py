@@ -1,4 +1,4 @@
-"""What becomes of contaminated documents: they are dropped, lose the passages, or are marked."""
+"""Drops, cuts or marks contaminated documents."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ MARK_FIELD = "contamination"
 
 
 class ContaminationRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Applies what a search for benchmark items has found to the documents of a partition.
+    """Applies the results of a search for benchmark items to the documents of a partition.
 
     Args:
-        pairs: The documents and the items that they hold.
+        pairs: The documents and the items that they contain.
         index: The items of the benchmarks.
-        text_field: The column with the text.
+        text_field: Column that holds the text.
         action: `drop`, `cut` or `mark`.
-        min_share: What the share of an item, or the cosine with it, was compared with.
-        window_chars: When cutting, so many characters on either side of a passage go with it.
-        min_piece_chars: When cutting, shorter pieces between passages go too.
-        max_pieces: When cutting, documents that fall into more pieces are dropped.
+        min_share: The threshold for the share of an item, or for the cosine with it.
+        by_meaning: Whether items were found by embeddings, so that a share is a cosine.
+        window_chars: When cutting, also cut this many characters on either side of a passage.
+        min_piece_chars: When cutting, remove remaining pieces shorter than this.
+        max_pieces: When cutting, drop documents that fall into more pieces.
     """
 
     notes_changes = True
@@ -50,6 +51,7 @@ class ContaminationRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         *,
         action: Action,
         min_share: float,
+        by_meaning: bool,
         window_chars: int,
         min_piece_chars: int,
         max_pieces: int,
@@ -60,6 +62,7 @@ class ContaminationRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.text_field = text_field
         self.action = action
         self.min_share = min_share
+        self.by_meaning = by_meaning
         self.window_chars = window_chars
         self.min_piece_chars = min_piece_chars
         self.max_pieces = max_pieces
@@ -113,7 +116,9 @@ class ContaminationRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         names: list[str],
         score: npt.NDArray[np.float64],
     ) -> DocumentBatch:
-        return task.drop(mask, reason=reason, score=score, threshold=self.min_share, survivors=names)
+        alike = score if self.by_meaning else None
+        threshold = round(self.min_share, 6)
+        return task.drop(mask, reason=reason, score=score, threshold=threshold, survivors=names, similarity=alike)
 
     def _marks(
         self,

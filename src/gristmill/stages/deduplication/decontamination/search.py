@@ -1,4 +1,4 @@
-"""The search: which n-grams of the benchmarks each document holds, and which items that makes it contaminated with."""
+"""Finds the benchmark n-grams in each document, and the items that it is contaminated with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gristmill.tasks.document import DocumentBatch
 
 CLEAN = "no_benchmark_ngram"
 PASSAGE_BYTES = 600
-"""How much of a passage is kept to be shown."""
+"""Maximum length of a passage that is kept for display."""
 
 PAIRS = pa.schema(
     [
@@ -32,17 +32,18 @@ PAIRS = pa.schema(
         ("passage", pa.large_string()),
     ]
 )
-"""A document and an item that it holds: the share of the item's searched words, the passages as bytes from and to in
-turn, and the longest of them."""
+"""A document and an item that it contains: the share of the item's searched words, the passages as alternating start
+and end bytes, and the longest of them.
+"""
 
 
 class GramHits(DocumentStage):
-    """Finds the n-grams of the benchmarks in documents; keeps the documents that hold any, with their texts.
+    """Finds benchmark n-grams in documents; keeps the documents that contain any, with their texts.
 
     Args:
-        index: What the step that built the index has left.
-        text_field: The column with the text.
-        id_field: The column with the ids.
+        index: The output of the step that built the index.
+        text_field: Column that holds the text.
+        id_field: Column that holds document ids.
         table: The index itself, for a forecast, which runs no steps.
     """
 
@@ -109,10 +110,10 @@ class GramHits(DocumentStage):
 
 
 class CommonGrams(RangeReader):
-    """Gives the n-grams that more than `max_documents` documents hold.
+    """Lists the n-grams that occur in more than `max_documents` documents.
 
     Args:
-        max_documents: The most documents of an n-gram that still counts.
+        max_documents: Maximum number of documents for an n-gram to count.
     """
 
     name = "common_grams"
@@ -139,12 +140,12 @@ class CommonGrams(RangeReader):
 
 
 class ContaminatedItems(RangeReader):
-    """Gives the pairs of documents and items of which a document has at least `min_share` of the words.
+    """Lists the pairs of documents and items where a document has at least `min_share` of the words.
 
     Args:
-        index: What the step that built the index has left.
-        min_share: The least share of an item's searched words; 0 for any n-gram.
-        common: The n-grams that do not count, as `CommonGrams` has left them.
+        index: The output of the step that built the index.
+        min_share: Minimum share of an item's searched words; 0 for any n-gram.
+        common: The n-grams that do not count, from `CommonGrams`.
     """
 
     name = "contaminated_items"
@@ -223,16 +224,20 @@ def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _longest_of_each(lengths: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The place of the first longest passage of each pair; every pair has one."""
+    """The position of the first longest passage of each pair; every pair has one."""
     owner = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     order = np.lexsort((np.arange(len(lengths)), -lengths, owner))
     return order[bounds[:-1]]
 
 
 def pairs_of(runs: RunFiles, low: int, high: int) -> pa.Table:
-    """The pairs of the documents `low` to `high`, sorted by document and by item."""
+    """The pairs of documents `low` to `high`, sorted by document and item, without ids and shown passages."""
     table = runs.read(low, high)
     if not table.num_rows:
         return table
-    order = np.lexsort((column(table, "item"), column(table, "document")))
-    return table.take(pa.array(order)).combine_chunks()
+    table = table.select(["document", "item", "share", "spans"]).combine_chunks()
+    documents, items = column(table, "document"), column(table, "item")
+    later = (documents[1:] > documents[:-1]) | ((documents[1:] == documents[:-1]) & (items[1:] >= items[:-1]))
+    if later.all():
+        return table
+    return table.take(pa.array(np.lexsort((items, documents)))).combine_chunks()

@@ -1,7 +1,7 @@
-"""Items found by meaning: documents whose embedding is close to that of a benchmark item.
+"""Finds items by meaning: documents whose embedding is close to that of a benchmark item.
 
-Every document is compared with every item. Products of vectors of whole numbers are exact (see `semantic.vectors`), and
-one product with a million items costs about as much as the embedding of the document.
+Every document is compared with every item. Products of integer vectors are exact (see `semantic.vectors`), and one
+product with a million items costs about as much as embedding the document.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
 DEFAULT_EPS = 0.15
-"""Paraphrased questions lie 0.03 to 0.15 apart with the default model, unrelated texts more than 0.6."""
+"""Paraphrased questions are 0.03 to 0.15 apart with the default model, unrelated texts more than 0.6."""
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 MOST_NEAR = 100
-"""How many items are kept for a document, the nearest first."""
+"""Maximum number of items per document, nearest first."""
 ITEMS_PER_RANGE = 4096
 EMBEDDING_FIELD = "_embedding"
 NO_ITEM_NEAR = "no_benchmark_item_near"
@@ -53,13 +53,13 @@ Floats = npt.NDArray[np.float64]
 
 
 class BenchmarkItems(BenchmarkReader):
-    """Reads all benchmarks and lists their items with the texts to embed: each text, and all texts of an item together.
+    """Reads all benchmarks and lists the texts of their items to embed: each text, and all texts of an item together.
 
     Args:
         benchmarks: The files of each benchmark.
         fields: The fields of each benchmark that are compared.
-        min_words: Texts of fewer words are not compared.
-        storage_options: Options of the file system, for URLs.
+        min_words: Texts with fewer words are not compared.
+        storage_options: File system options for URLs.
     """
 
     name = "benchmark_items"
@@ -118,7 +118,7 @@ def item_cuts(items: ItemList) -> list[int]:
 
 
 class ItemVectors(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Turns embedded texts of items into vectors of whole numbers, under the number of the item."""
+    """Turns embedded texts of items into integer vectors, keyed by the number of the item."""
 
     notes_changes = True
     name = "item_vectors"
@@ -142,13 +142,13 @@ class ItemVectors(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class SimilarItems(DocumentStage):
-    """Finds the items that each document is close to; keeps the documents that are close to any.
+    """Finds the items close to each document; keeps the documents that are close to any.
 
     Args:
-        vectors: The vectors of the items, as `ItemVectors` has left them.
-        text_field: The column with the text.
-        eps: How far apart an item and a document may be, as 1 - cosine.
-        id_field: The column with the ids.
+        vectors: The vectors of the items, from `ItemVectors`.
+        text_field: Column that holds the text.
+        eps: Maximum distance (1 - cosine) between an item and a document.
+        id_field: Column that holds document ids.
     """
 
     notes_changes = True
@@ -198,7 +198,7 @@ class SimilarItems(DocumentStage):
 
 
 class SimilarPairs(RangeReader):
-    """Gives a row for each document and item that are close to each other."""
+    """Lists a row for each document and item that are close to each other."""
 
     name = "similar_pairs"
 
@@ -223,7 +223,7 @@ class SimilarPairs(RangeReader):
 
 
 def document_vectors(task: DocumentBatch) -> tuple[npt.NDArray[np.int16], Integers]:
-    """The embeddings of a batch as vectors of whole numbers, and the rows that have one."""
+    """The embeddings of a batch as integer vectors, and the rows that have one."""
     matrix, rows = embedding_matrix(task.column(EMBEDDING_FIELD))
     vectors, usable = whole_vectors(matrix)
     return np.ascontiguousarray(vectors[usable]), rows[usable]
@@ -234,12 +234,12 @@ def nearest_items(
 ) -> tuple[Integers, Integers, Floats]:
     """The pairs of vectors and items whose cosine is at least `least`, in order, the best text of each item.
 
-    Only the `MOST_NEAR` nearest items of each vector are kept, so that memory stays bounded where many are alike.
+    Only the `MOST_NEAR` nearest items of each vector are kept, so that memory stays bounded if many are similar.
 
     Args:
         vectors: The vectors of the documents.
         blocks: Vectors of items and the numbers of the items; an item may have several vectors.
-        least: The least cosine.
+        least: Minimum cosine.
     """
     mine = vectors.astype(np.float32)
     squares = np.einsum("ij,ij->i", mine, mine).astype(np.float64)
@@ -284,7 +284,7 @@ def embedder(model: str, text_field: str) -> ProcessingStage[Any, Any]:
         UsageError: A library that it needs is not installed.
     """
     for module in ("torch", "transformers"):
-        instead = "Or take --match fuzzy, which needs no model."
+        instead = "Or use --match fuzzy, which needs no model."
         require_module(module, "Finding items by meaning", extra="semantic", instead=instead)
     from gristmill.stages.text.embedders import EmbeddingCreatorStage
 

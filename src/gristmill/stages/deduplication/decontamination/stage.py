@@ -13,28 +13,30 @@ from gristmill.stages.deduplication.stages import Deduplication
 
 
 class Decontamination(Deduplication):
-    """Drops documents that hold items of benchmarks, cuts the passages out, or marks them.
+    """Drops documents that contain benchmark items, cuts the passages out, or marks them.
 
-    What was found is in `contamination.json` of the record; `gristmill contamination OUTPUT` shows it.
+    The results are in `contamination.json` of the record; `gristmill contamination OUTPUT` shows them.
 
     Args:
-        benchmarks: A folder of benchmark files (JSONL, Parquet or Arrow). A file directly in it is a benchmark, and so
-            are all files of a subfolder together.
-        text_field: The column with the text.
-        match: "13gram" (any 13 words in a row, as for GPT-3), "8gram" (half of an item's words in shared runs of 8, as
-            for Llama 3 and OLMo 2), "fuzzy" (60 % of them in runs of 5) or "semantic" (embeddings within `eps`).
+        benchmarks: A folder of benchmark files (JSONL, Parquet or Arrow). Each file directly in it is a benchmark, and
+            so is each subfolder.
+        text_field: Column that holds the text.
+        match: "13gram" (any 13 words in a row, as for GPT-3), "8gram" (more than half of an item's words in shared
+            8-grams, as for Tülu 3 and OLMo 2), "fuzzy" (60 % of them in shared 5-grams) or "semantic" (embeddings
+            within `eps`).
         action: "drop", "cut" (not with "semantic") or "mark", which adds a column `contamination`.
-        fields: The fields of an item to search for; `NAME:FIELD` for one benchmark. By default question, answer and
-            choices, where they are there.
-        ngram: Another length of n-grams.
-        min_share: Another least share of an item's words that one document has to hold; 0 for any n-gram.
-        min_words: Texts of fewer words are not searched for.
-        max_documents: Ignore n-grams that more documents hold; GPT-3 used 10.
-        window_chars: When cutting, so many characters on either side of a passage go with it.
-        min_piece_chars: When cutting, pieces with fewer characters go too.
-        max_pieces: When cutting, documents that would fall into more pieces are dropped.
-        eps: With "semantic", how far apart an item and a document may be, as 1 - cosine; by default 0.15.
-        model_identifier: With "semantic", the sentence model; by default all-MiniLM-L6-v2.
+        fields: The fields of an item to search for; `NAME:FIELD` for one benchmark. Defaults to question, answer and
+            choices, if present.
+        ngram: Number of words in an n-gram, instead of that of `match`.
+        min_share: Minimum share of an item's words that one document must contain, instead of that of `match`; 0 for
+            any n-gram.
+        min_words: Texts with fewer words are not searched for.
+        max_documents: Ignore n-grams that occur in more documents; GPT-3 used 10.
+        window_chars: When cutting, also cut this many characters on either side of a passage.
+        min_piece_chars: When cutting, remove remaining pieces shorter than this.
+        max_pieces: When cutting, drop documents that would fall into more pieces.
+        eps: With "semantic", the maximum distance (1 - cosine) between an item and a document; defaults to 0.15.
+        model_identifier: With "semantic", the sentence model; defaults to all-MiniLM-L6-v2.
 
     Example:
         >>> pipeline.add_stage(Decontamination("benchmarks/", match="8gram"))
@@ -76,7 +78,7 @@ class Decontamination(Deduplication):
         self.max_pieces = max_pieces
         self.eps = eps
         self.model_identifier = model_identifier
-        self.workflow(output_path="clean/")  # refuses what cannot work
+        self.workflow(output_path="clean/")  # refuses invalid options
 
     def outputs(self) -> Spec:
         return ["data"], [MARK_FIELD] if self.action == "mark" else []

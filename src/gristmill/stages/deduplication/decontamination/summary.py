@@ -1,4 +1,4 @@
-"""The report of a decontamination: each benchmark, the most contaminated items, and the documents that hold them."""
+"""The report of a decontamination: each benchmark, the most contaminated items, and the documents that contain them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gristmill.stages.deduplication.removal import document_names
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 
 MOST_SHOWN = 1000
-"""How many items are listed, the most contaminated first."""
+"""Maximum number of items to list, the most contaminated first."""
 _DOCUMENTS = 5
 _UNSEARCHED = 20
 
 
 def summarize(index: ItemList, pairs: RunFiles, partition_ids: Sequence[str]) -> dict[str, Any]:
-    """What was found, by benchmark and by item, as plain values.
+    """The results by benchmark and by item, as plain values.
 
     Args:
         index: The items of the benchmarks.
-        pairs: The documents and the items that they hold.
+        pairs: The documents and the items that they contain.
         partition_ids: The ids of the partitions by number, for documents without an id.
     """
     count = len(index.array("benchmark"))

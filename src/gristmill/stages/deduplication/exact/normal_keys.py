@@ -1,4 +1,4 @@
-"""URLs and titles in a normal form, so that documents can be compared by them."""
+"""Normalises URLs and titles, so that documents can be compared by them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DROPPED = "[" + "".join(f"\\{mark}" for mark in string.punctuation) + "\\pP\\pS
 
 
 def normal_urls(urls: pa.Array) -> pa.Array:
-    """URLs as `UrlNormalizer` writes them, without scheme and `www.`, which rarely name another page."""
+    """URLs as normalised by `UrlNormalizer`, without scheme and `www.`, which rarely identify a different page."""
     return UrlNormalizer(keep_scheme=False, keep_www=False).modify_column(urls)
 
 

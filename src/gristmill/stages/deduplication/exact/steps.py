@@ -1,4 +1,4 @@
-"""The two steps that find equal texts: a 128-bit hash of every document, and the groups of equal hashes."""
+"""The two steps that find identical texts: a 128-bit hash of every document, and groups of equal hashes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Key = Literal["text", "url", "title"]
 
 
 class ContentHashes(DocumentStage):
-    """Turns documents into hashes of their texts, with what is needed to name them and to choose a survivor.
+    """Turns documents into hashes of their texts, with what is needed to identify them and to choose a survivor.
 
     Args:
-        text_field: The column with the text.
-        id_field: The column with the ids; survivors are named by them.
-        rule: Which document of a group stays.
+        text_field: Column that holds the text.
+        id_field: Column that holds document ids; survivors are identified by them.
+        rule: Which document of a group to keep.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
-        key: "text", or "url" or "title" to compare these instead, in a normal form.
-        key_field: The column that is compared.
+        key: "text", or "url" or "title" to compare these instead, normalised.
+        key_field: Column to compare.
     """
 
     notes_changes = True
@@ -94,7 +94,7 @@ class ContentHashes(DocumentStage):
         return task.with_columns(TableColumns(table))
 
     def _compared(self, batch: DocumentBatch) -> pa.Array:
-        """What is compared of every document: its text, or its URL or title in a normal form."""
+        """What is compared of every document: its text, or its normalised URL or title."""
         given = texts_of(batch, self.key_field)
         if self.key == "text":
             return given
@@ -104,7 +104,7 @@ class ContentHashes(DocumentStage):
 
 
 class EqualHashes(RangeReader):
-    """Gives the removal list of a range of hashes: every document of a group but the one that stays."""
+    """Lists the documents to remove of a range of hashes: every document of a group except the survivor."""
 
     name = "equal_hashes"
     fork_safe = True
@@ -130,11 +130,11 @@ def removals_of_equals(table: pa.Table) -> pa.Table:
 
 
 def equal_rows(table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows of a table of hashes that go because another row has the same hash, and for each the row that stays."""
+    """The rows of a table of hashes to remove because another row has the same hash, each with its survivor's row."""
     first, second = column(table, "hash"), column(table, "hash_2")
     order = np.argsort(first, kind="stable")
     equal = first[order][1:] == first[order][:-1]
-    # Nearly all hashes are alone; only what shares its first half is looked at further.
+    # Nearly all hashes are unique; only those with an equal first half are compared further.
     shared = np.zeros(len(order), bool)
     shared[1:] |= equal
     shared[:-1] |= equal
@@ -148,7 +148,7 @@ def equal_rows(table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
 
 
 def _heads(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """For each place the place at which its group of equal neighbours begins."""
+    """For each position, the position at which its group of equal neighbours begins."""
     begins = np.ones(len(first), bool)
     begins[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
     return np.maximum.accumulate(np.where(begins, np.arange(len(first)), 0))

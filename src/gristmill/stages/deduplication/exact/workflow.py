@@ -1,4 +1,4 @@
-"""`ExactDeduplicationWorkflow`: removes documents whose text is equal to that of another one."""
+"""`ExactDeduplicationWorkflow`: removes documents whose text is identical to that of another one."""
 
 from __future__ import annotations
 
@@ -16,44 +16,45 @@ from gristmill.stages.deduplication.workflow_steps import Steps
 
 @dataclass(eq=False, repr=False)
 class ExactDeduplicationWorkflow(DeduplicationWorkflow):
-    """Keeps one document of every group of equal texts.
+    """Keeps one document of every group of identical texts.
 
-    Three pipelines with files between them: hashes of all texts, groups of equal hashes, removal. Memory does not
-    grow with the data, the survivors are the same for any number of workers, and every removal is in the ledger of
-    the output with its survivor.
+    Three pipelines with files between them: hash all texts, group equal hashes, remove duplicates. Memory does not grow
+    with the data, the survivors are the same for any number of workers, and every removal is in the ledger of the
+    output with its survivor.
 
     Args:
-        output_path: Where the documents that stay are written, or the ids of the others without `perform_removal`.
-        input_path: A file, a folder, a glob, a URL, or a list of these.
-        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
-        input_blocksize: As `blocksize` of the readers.
-        identification_batchsize: Accepted; batches are formed by size here.
-        input_file_extensions: Which files of a folder to take.
-        read_kwargs: As in the readers.
-        write_kwargs: As in the writers.
-        assign_id: Call documents in the list of duplicates by partition and row; the default without `id_field`.
-        id_field: The column with the documents' ids (the ledger looks for `id` in any case).
-        text_field: The column with the text.
-        perform_removal: Write the documents that stay; else only the ids of those to remove, to `ExactDuplicateIds/`.
-        total_nparts: Accepted; the number of buckets follows from the amount of data.
+        output_path: Output folder for the remaining documents, or for the ids of the others without `perform_removal`.
+        input_path: A file, folder, glob or URL, or a list of these.
+        input_filetype: "jsonl" or "parquet"; detected from the file names by default.
+        input_blocksize: See `blocksize` of the readers.
+        identification_batchsize: Accepted for compatibility; batches are formed by size here.
+        input_file_extensions: Extensions of the files to read in a folder.
+        read_kwargs: See the readers.
+        write_kwargs: See the writers.
+        assign_id: Identify documents in the list of duplicates by partition and row; the default without `id_field`.
+        id_field: Column that holds document ids (the ledger always looks for `id`).
+        text_field: Column that holds the text.
+        perform_removal: If True, write the remaining documents; otherwise only the ids of those to remove, to
+            `ExactDuplicateIds/`.
+        total_nparts: Accepted for compatibility; the number of buckets depends on the amount of data.
         rmm_pool_size: For GPUs; has no effect.
         spill_memory_limit: For GPUs; has no effect.
-        env_vars: Accepted; has no effect.
+        env_vars: Accepted for compatibility; has no effect.
         use_async_memory: For GPUs; has no effect.
-        cache_path: Where intermediate files go; by default to `steps` in the record.
-        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
-        files_per_partition: As in the readers, instead of `input_blocksize`.
-        output_filetype: "jsonl" or "parquet"; by default as the input.
-        survivor: Which document of a group stays: "first" in source order, "longest" text, "best" by `score_field`,
+        cache_path: Folder for intermediate files; defaults to `steps` in the record.
+        record_path: Where to keep the record of the run, instead of `OUTPUT.gristmill` beside the output.
+        files_per_partition: See the readers; instead of `input_blocksize`.
+        output_filetype: "jsonl" or "parquet"; defaults to the input format.
+        survivor: Which document of a group to keep: "first" in source order, "longest" text, "best" by `score_field`,
             "newest" by the dates in `score_field`, or by "priority" of sources.
-        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
+        score_field: Column of numbers for survivor="best" (the highest is kept), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
-        key: What is compared: "text", or "url" or "title" in a normal form. URLs are compared as `UrlNormalizer` writes
-            them, without scheme and `www.`; titles without case, punctuation and repeated spaces.
-        key_field: The column with the URL or title; by default `url` or `title`.
-        against: Other documents (as `input_path`) to compare with. They stay where they are, and input documents that
-            are duplicates of them go.
+        key: What to compare: "text", or the normalised "url" or "title". URLs are normalised by `UrlNormalizer`,
+            without scheme and `www.`; titles ignore case, punctuation and repeated spaces.
+        key_field: Column that holds the URL or title; defaults to `url` or `title`.
+        against: Other documents (see `input_path`) to compare with. They are not changed, and input documents that
+            duplicate them are removed.
 
     Example:
         >>> workflow = ExactDeduplicationWorkflow(input_path="crawl/", output_path="unique/", perform_removal=True)
@@ -110,9 +111,11 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.key not in get_args(Key):
-            raise UsageError(f"key={self.key!r}: give one of {', '.join(get_args(Key))}.")
+            raise UsageError(f"key={self.key!r}: must be one of {', '.join(get_args(Key))}.")
         if self.key == "text" and self.key_field is not None:
-            raise UsageError(f"key_field={self.key_field!r} is for key='url' and 'title'; name the text in text_field.")
+            raise UsageError(
+                f"key_field={self.key_field!r} applies to key='url' and 'title'; set the text column with text_field."
+            )
         self.compared_field = self.text_field if self.key == "text" else self.key_field or self.key
         self.reason = "exact_duplicate" if self.key == "text" else f"same_{self.key}"
 

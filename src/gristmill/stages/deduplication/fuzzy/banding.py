@@ -1,4 +1,4 @@
-"""The bands of MinHash signatures: which pairs they find, and how well a deduplication has done with them."""
+"""The bands of MinHash signatures: which pairs they find, and estimates of a deduplication's quality."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy.typing as npt
 from gristmill.errors import UsageError
 
 MOST_HASHES = 140
-"""More hashes would find little more and cost more."""
+"""Maximum number of hashes: more would find little more and cost more."""
 WANTED_RECALL = 0.99
-"""Which share of the pairs exactly at the threshold is to be found; of those above it more is."""
+"""Share of the pairs exactly at the threshold that must be found; more of those above it are."""
 MOST_BANDS = 256
 SAMPLE = 2000
 REACH = 0.1
-"""How far from the threshold an estimate may lie to be looked at again."""
+"""Distance from the threshold within which an estimate is checked again."""
 _Z = 1.96
 _NEAR = 0.05
 
@@ -41,8 +41,8 @@ class Banding:
     def __post_init__(self) -> None:
         if not 1 <= self.bands <= MOST_BANDS or self.rows < 1:
             raise UsageError(
-                f"num_bands={self.bands} and minhashes_per_band={self.rows}: give 1 to {MOST_BANDS} bands of at least "
-                "1 hash, or leave both out to have them derived from the threshold."
+                f"num_bands={self.bands} and minhashes_per_band={self.rows}: must be 1 to {MOST_BANDS} bands of at "
+                "least 1 hash; omit both to derive them from the threshold."
             )
 
     @property
@@ -51,7 +51,7 @@ class Banding:
         return self.bands * self.rows
 
     def probability(self, similarity: float) -> float:
-        """How likely a pair of this Jaccard similarity is to be compared."""
+        """The probability that a pair of this Jaccard similarity is compared."""
         return 1.0 - float((1.0 - similarity**self.rows) ** self.bands)
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ def share_with_interval(hits: int, total: int) -> dict[str, Any]:
 
 
 def random_sample(parts: Iterable[Floats], *, seed: int, count: int = SAMPLE) -> Floats:
-    """`count` values at random out of all parts, or all where there are fewer; only these are kept in memory."""
+    """`count` random values from all parts, or all if there are fewer; only these are kept in memory."""
     rng = np.random.default_rng(seed)
     kept, tickets = np.empty(0), np.empty(0)
     for part in parts:
@@ -106,18 +106,18 @@ def random_sample(parts: Iterable[Floats], *, seed: int, count: int = SAMPLE) ->
 
 
 def estimated_precision(similarities: Floats, threshold: float) -> dict[str, Any]:
-    """Which share of a sample of removed documents really is that similar to its survivor."""
+    """The share of a sample of removed documents that really reach the threshold with their survivor."""
     return share_with_interval(int(np.sum(similarities >= threshold)), len(similarities))
 
 
 class RecallEstimate:
-    """Which share of all pairs above the threshold was compared at all.
+    """The share of all pairs above the threshold that was compared at all.
 
-    A pair that was found stands for 1/p pairs that exist, where p is the probability with which bands find a pair of
-    its similarity (Horvitz and Thompson 1952).
+    A pair that was found represents 1/p existing pairs, where p is the probability that the bands find a pair of its
+    similarity (Horvitz and Thompson 1952).
 
     Args:
-        threshold: The least similarity of duplicates.
+        threshold: Minimum similarity of duplicates.
         banding: The bands that found the pairs.
     """
 
@@ -159,15 +159,15 @@ def estimated_recall(similarities: Floats, threshold: float, banding: Banding) -
 
 @dataclass(frozen=True)
 class ComparedPairs:
-    """What all compared pairs together tell.
+    """Statistics of all compared pairs.
 
     Attributes:
-        count: How many there are.
-        below: How many are below the threshold: candidates that are no duplicates.
-        doubtful: How many differ and lie near the threshold, where an estimate may be wrong.
-        certain: How many differ and lie so far above it that none is.
-        recall: The share of duplicates that was compared.
-        near: As `near_threshold` says, where similarities are exact.
+        count: Number of pairs.
+        below: Number of pairs below the threshold: candidates that are not duplicates.
+        doubtful: Number of differing pairs near the threshold, where an estimate may be wrong.
+        certain: Number of differing pairs so far above it that none is wrong.
+        recall: Share of duplicates that was compared.
+        near: See `near_threshold`, if similarities are exact.
     """
 
     count: int
@@ -179,7 +179,7 @@ class ComparedPairs:
 
     @classmethod
     def of(cls, parts: Iterable[Floats], threshold: float, banding: Banding) -> ComparedPairs:
-        """Count the pairs of all parts, of which one at a time is in memory."""
+        """Count the pairs of all parts, one part in memory at a time."""
         count = below = doubtful = certain = near_above = near_below = 0
         recall, near_recall = RecallEstimate(threshold, banding), RecallEstimate(threshold, banding)
         for part in parts:
@@ -201,14 +201,14 @@ class ComparedPairs:
 def recall_of_estimates(
     compared: dict[str, Any], far: int, near: int, taken: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """The recall when pairs were decided by estimates, some of which were too low.
+    """The recall if pairs were decided by estimates, some of which were too low.
 
     Args:
-        compared: Which share of all duplicates was compared.
-        far: How many pairs have estimates so high that none is wrong.
-        near: How many others lie near the threshold, of which a sample was checked.
-        taken: Of the sample, which pairs were taken for duplicates.
-        right: Of the sample, which are duplicates.
+        compared: Share of all duplicates that was compared.
+        far: Number of pairs with estimates so high that none is wrong.
+        near: Number of other pairs near the threshold, of which a sample was checked.
+        taken: Which pairs of the sample were treated as duplicates.
+        right: Which pairs of the sample are duplicates.
     """
     if compared["value"] is None or not right.any():
         return compared
@@ -223,18 +223,18 @@ def recall_of_estimates(
 def near_threshold(
     estimates: npt.NDArray[np.float64], exact: npt.NDArray[np.float64], threshold: float, banding: Banding
 ) -> dict[str, Any]:
-    """How well pairs close to the threshold, where mistakes are made, were told apart.
+    """How well pairs close to the threshold, where mistakes are made, were classified.
 
     Args:
-        estimates: By which pairs were decided, of a sample of pairs that were compared.
+        estimates: The similarities that decided, for a sample of compared pairs.
         exact: Their true similarities.
-        threshold: The least similarity of duplicates.
+        threshold: Minimum similarity of duplicates.
         banding: The bands that found them.
 
     Returns:
-        `above` and `below` count the pairs of the sample by their true similarity; `precision` is the share of those
-        taken for duplicates that are, `recall` the share of duplicates that were taken for it, and `compared` the
-        share of duplicates this close that bands have found at all.
+        `above` and `below` count the pairs of the sample by their true similarity; `precision` is the share of pairs
+        treated as duplicates that are, `recall` the share of duplicates that were treated as such, and `compared` the
+        share of duplicates this close that the bands found at all.
     """
     near = np.abs(exact - threshold) < _NEAR
     taken, right = estimates[near] >= threshold, exact[near] >= threshold

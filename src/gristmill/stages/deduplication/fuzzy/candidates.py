@@ -8,20 +8,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.kernels.sorting import stable_order
+from gristmill.kernels.sorting import shared_keys, stable_order
 from gristmill.kernels.union_find import group_pairs
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 
 WIDE = 24
-"""Groups of so many different contents are compared pair by pair; larger ones in proportion to their size."""
+"""Groups with at most this many different contents are compared pair by pair; larger ones in linear time."""
 
 CANDIDATES = pa.schema([("document", pa.uint64()), ("other", pa.uint64()), ("equal", pa.bool_())])
 """Each pair twice, once from either side, so that every document finds its own by its key."""
 
 
 class BandGroups(RangeReader):
-    """Gives the pairs of a range of band hashes."""
+    """Lists the pairs of a range of band hashes."""
 
     name = "band_groups"
     fork_safe = True
@@ -33,11 +33,11 @@ class BandGroups(RangeReader):
 
 
 class NewBandGroups(RangeReader):
-    """Gives the pairs of a range of band hashes in which at least one document is new.
+    """Lists the pairs of a range of band hashes in which at least one document is new.
 
     Args:
         known: The bands of documents that were compared before; they come first in source order.
-        first_new: The key from which on documents are new.
+        first_new: The first key of the new documents.
     """
 
     name = "new_band_groups"
@@ -53,36 +53,37 @@ class NewBandGroups(RangeReader):
         new = self.runs.read(low, high)
         if not new.num_rows:
             return
-        wanted = _distinct_hashes(column(new, "hash"))
+        hashes = column(new, "hash")
+        order = stable_order(hashes)
+        starts = np.flatnonzero(np.concatenate([[True], np.diff(hashes[order]) != 0]))
+        wanted = _read_only(hashes[order[starts]])
+        sizes = np.diff(np.append(starts, len(order)))
+        shared = sizes > 1
         tables = []
         for file in self._known.files:
             table = open_run(file.path, storage_options=self._known.storage_options)
-            keys = column(table, "hash")
-            if not len(keys):
-                continue
-            firsts = np.searchsorted(keys, wanted, "left")
-            # Few of the hashes are known, so only these are searched for a second time.
-            found = np.flatnonzero(keys[np.minimum(firsts, len(keys) - 1)] == wanted)
-            firsts = firsts[found]
-            counts = np.searchsorted(keys, wanted[found], "right") - firsts
+            found, firsts, ends = shared_keys(_read_only(column(table, "hash")), wanted)
+            shared[found] = True
+            counts = ends - firsts
             places = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
             tables.append(table.take(pa.array(places)))
-        firsts_, seconds, equal = _pairs_in(pa.concat_tables([*tables, new]))
+        # Most bands are those of one document only.
+        rows = np.sort(order[np.repeat(shared, sizes)])
+        firsts_, seconds, equal = _pairs_in(pa.concat_tables([*tables, new.take(pa.array(rows))]))
         # Pairs of documents that were compared before are known.
         fresh = (firsts_ >= np.uint64(self.first_new)) | (seconds >= np.uint64(self.first_new))
         yield _both_ways(*_distinct(firsts_[fresh], seconds[fresh], equal[fresh]))
 
 
-def _distinct_hashes(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The hashes in ascending order, each once."""
-    hashes = hashes[stable_order(hashes)]
-    first = np.ones(len(hashes), bool)
-    first[1:] = hashes[1:] != hashes[:-1]
-    return hashes[first]
+def _read_only(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The same for a kernel, whether mapped from a file or not."""
+    values = values.view()
+    values.flags.writeable = False
+    return values
 
 
 def _pairs_in(table: pa.Table) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-    """The pairs of documents that share a band hash, in any order and maybe several times."""
+    """The pairs of documents that share a band hash, in any order and possibly several times."""
     if table.num_rows:
         hashes = column(table, "hash")
         order = stable_order(hashes)
@@ -101,7 +102,7 @@ def _pairs_in(table: pa.Table) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.u
 def _by_content(hashes: npt.NDArray[np.uint64], contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """An order that keeps groups of equal hashes together, and in each of them the equal contents.
 
-    Documents of equal content stay in source order, in which the files give them.
+    Documents of equal content stay in source order, as in the files.
     """
     groups = np.zeros(len(hashes), np.uint64)
     groups[1:] = np.cumsum(hashes[1:] != hashes[:-1])

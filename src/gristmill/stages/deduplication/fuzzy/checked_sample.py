@@ -1,4 +1,4 @@
-"""A random sample of decisions that rest on estimates, whose documents are read once more and compared exactly."""
+"""A random sample of decisions based on estimates, whose documents are read again and compared exactly."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ SAMPLED = pa.schema(
         ("forward", pa.bool_()),
     ]
 )
-"""Pairs, once from either side; `removed` tells removed documents and their survivors from compared pairs."""
+"""Pairs, once from either side; `removed` distinguishes removed documents and their survivors from compared pairs."""
 
 Floats = npt.NDArray[np.float64]
 
 
 class SampledPairs(RangeReader):
-    """Gives a sample of the compared pairs near the threshold, and one of the removed documents and their survivors.
+    """Samples the compared pairs near the threshold, and the removed documents with their survivors.
 
     Args:
         removals: The removal lists.
-        threshold: The least similarity of duplicates.
-        seed: Chooses the sample.
+        threshold: Minimum similarity of duplicates.
+        seed: Random seed of the sample.
     """
 
     name = "sampled_pairs"
@@ -66,7 +66,7 @@ class SampledPairs(RangeReader):
                 )
 
     def _sample(self, runs: RunFiles, other: str, *, everything: bool) -> tuple[Keys, Keys, Floats]:
-        """Some of the pairs that differ, at random; a file at a time is in memory, and what was drawn so far."""
+        """A random selection of differing pairs; one file and the selection are in memory at a time."""
         rng = np.random.default_rng(self.seed)
         kept: list[npt.NDArray[Any]] = [np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0), np.empty(0)]
         for file in runs.files:

@@ -1,4 +1,4 @@
-"""The last two steps of the search: candidates are verified, and what is left of them becomes clusters."""
+"""The last two steps of the search: verify candidates and group them into clusters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from gristmill.kernels.union_find import join, leaders, settle
 from gristmill.stages.deduplication.fuzzy.candidates import distinct_pairs
-from gristmill.stages.deduplication.fuzzy.shingle_store import Integers, ShingleStore
+from gristmill.stages.deduplication.fuzzy.shingle_store import Integers, Kept, ShingleStore
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.removal import REMOVALS
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 
 Edges = tuple[Integers, Integers, npt.NDArray[np.float64]]
 _NO_EDGES: Edges = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+_HALF = np.uint64(32)
 _SLICE = 1 << 16
 _EDGES_AT_ONCE = 1 << 21
 
@@ -30,17 +31,17 @@ class VerifiedPairs(RangeReader):
 
     Args:
         documents: The shingles of the candidates.
-        signatures: Whether these are signatures, so that the similarity is an estimate.
+        kind: How shingles are stored; with signatures the similarity is an estimate.
     """
 
     name = "verified_pairs"
     fork_safe = True
 
-    def __init__(self, documents: RunFiles, *, signatures: bool = False) -> None:
+    def __init__(self, documents: RunFiles, kind: Kept = "sets") -> None:
         super().__init__()
         self._documents = documents
         self.documents = documents.digest
-        self.signatures = signatures
+        self.kind = kind
         self._store: ShingleStore | None = None
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
@@ -48,7 +49,7 @@ class VerifiedPairs(RangeReader):
         if not table.num_rows:
             return
         if self._store is None:
-            self._store = ShingleStore(self._documents, signatures=self.signatures)
+            self._store = ShingleStore(self._documents, self.kind)
         firsts, seconds, equal = distinct_pairs(table)
         similarity = np.ones(len(firsts))
         open_pairs = np.flatnonzero(~equal)
@@ -58,7 +59,7 @@ class VerifiedPairs(RangeReader):
 
 
 class UnverifiedPairs(RangeReader):
-    """Takes every candidate pair for a pair of duplicates, when verification is off."""
+    """Treats every candidate pair as duplicates, if verification is off."""
 
     name = "unverified_pairs"
     fork_safe = True
@@ -71,28 +72,28 @@ class UnverifiedPairs(RangeReader):
 
 
 class Clusters(RangeReader):
-    """Gives the removal list: every document of a cluster but the one that stays.
+    """Lists the documents to remove: every document of a cluster except the survivor.
 
     Args:
         documents: Ids, ranks and shingles of the candidates.
-        threshold: The least similarity of duplicates.
-        chains: Whether documents that are connected only through others belong together.
-        signatures: Whether signatures were kept instead of shingles.
+        threshold: Minimum similarity of duplicates.
+        chains: Whether documents that are linked only transitively belong together.
+        kind: How shingles are stored.
     """
 
     name = "clusters"
     fork_safe = True
 
-    def __init__(self, documents: RunFiles, *, threshold: float, chains: bool, signatures: bool = False) -> None:
+    def __init__(self, documents: RunFiles, kind: Kept = "sets", *, threshold: float, chains: bool) -> None:
         super().__init__()
         self._documents = documents
         self.documents = documents.digest
         self.threshold = threshold
         self.chains = chains
-        self.signatures = signatures
+        self.kind = kind
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
-        store = ShingleStore(self._documents, signatures=self.signatures)
+        store = ShingleStore(self._documents, self.kind)
         removed, survivors, alike = choose(
             store.ranks, lambda: self._edges(store), chains=self.chains, jaccard=store.jaccard
         )
@@ -110,7 +111,7 @@ class Clusters(RangeReader):
             )
 
     def _edges(self, store: ShingleStore) -> Iterator[Edges]:
-        """The pairs of duplicates, a file at a time, so that memory does not grow with their number."""
+        """The pairs of duplicates, one file at a time, so that memory does not grow with their number."""
         for file in self.runs.files:
             table = open_run(file.path, storage_options=self.runs.storage_options)
             similarity = column(table, "similarity")
@@ -128,21 +129,21 @@ def choose(
     jaccard: Any,
     at_once: int = _EDGES_AT_ONCE,
 ) -> tuple[Integers, Integers, npt.NDArray[np.float64]]:
-    """Which documents go, for whom, and how alike they are.
+    """Which documents to remove, their survivors, and their similarities.
 
     Args:
-        ranks: Of every document, in source order; the lowest stays, and among equals the first.
-        edges: Gives all pairs of duplicates in parts: both sides, and the similarity, which is exactly 1 for texts
+        ranks: Rank of every document, in source order; the lowest is kept, and among equals the first.
+        edges: Returns all pairs of duplicates in parts: both sides, and the similarity, which is exactly 1 for texts
             with the same words.
-        chains: Whether documents that are connected only through others belong together.
+        chains: Whether documents that are linked only transitively belong together.
         jaccard: Computes the similarity of pairs that were not compared.
-        at_once: Without chains, how many pairs are held in memory.
+        at_once: Without chains, the number of pairs to hold in memory.
     """
     count = len(ranks)
     place = np.empty(count, np.int64)
     order = np.lexsort((np.arange(count), ranks))
     place[order] = np.arange(count)
-    # From here on documents are called by their place in the order of preference, so that the lowest one stays.
+    # From here on documents are numbered in order of preference, so that the lowest one is kept.
     twin, chosen = np.arange(count), np.arange(count)
     for firsts, seconds, similarity in edges():
         equal = similarity == 1.0
@@ -157,26 +158,49 @@ def choose(
     gone = np.flatnonzero(chosen != np.arange(count))
     removed, survivors = order[gone], order[chosen[gone]]
     alike = np.ones(len(gone))
-    # Of documents with the same words only the first in source order was compared and has its shingles kept.
+    # Of documents with the same words, only the first in source order was compared and has its shingles kept.
     compared = np.full(count, count)
     np.minimum.at(compared, twin, order)
     mine, theirs = twin[gone], twin[chosen[gone]]
     other = np.flatnonzero(mine != theirs)
-    alike[other] = jaccard(compared[mine[other]], compared[theirs[other]])
+    alike[other] = _similarities(compared[mine[other]], compared[theirs[other]], edges, jaccard)
     by_key = np.argsort(removed, kind="stable")
     return removed[by_key], survivors[by_key], alike[by_key]
 
 
-def _led(nodes: Integers, edges: Callable[[], Iterable[Edges]], at_once: int) -> Integers:
-    """For each node the one that it goes for, or itself; it is joined to that one directly.
+def _similarities(
+    firsts: Integers, seconds: Integers, edges: Callable[[], Iterable[Edges]], jaccard: Any
+) -> npt.NDArray[np.float64]:
+    """The similarity of pairs: that of the edge between them, or computed where there is none."""
+    codes, back = np.unique(_pair_codes(firsts, seconds), return_inverse=True)
+    found = np.full(len(codes), np.nan)
+    for one, other, similarity in edges() if len(codes) else ():
+        code = _pair_codes(one, other)
+        place = np.minimum(np.searchsorted(codes, code), len(codes) - 1)
+        here = codes[place] == code
+        found[place[here]] = similarity[here]
+    left = np.flatnonzero(np.isnan(found))
+    low, high = codes[left] >> _HALF, codes[left] & np.uint64(0xFFFFFFFF)
+    found[left] = jaccard(low.astype(np.int64), high.astype(np.int64))
+    return found[back]
 
-    Nodes are decided in order, some at a time, and only their pairs are in memory: all pairs are gone through once for
-    every `at_once` of them.
+
+def _pair_codes(firsts: Integers, seconds: Integers) -> npt.NDArray[np.uint64]:
+    """A number for every pair, the same for both orders."""
+    low, high = np.minimum(firsts, seconds).astype(np.uint64), np.maximum(firsts, seconds).astype(np.uint64)
+    return low << _HALF | high
+
+
+def _led(nodes: Integers, edges: Callable[[], Iterable[Edges]], at_once: int) -> Integers:
+    """For each node its survivor, or itself; it is linked directly to its survivor.
+
+    Nodes are decided in order, a group at a time, with only their pairs in memory: all pairs are read once for every
+    `at_once` of them.
 
     Args:
-        nodes: What each document is called here.
-        edges: Gives all pairs of duplicates.
-        at_once: About how many pairs to hold.
+        nodes: The number of each document here.
+        edges: Returns all pairs of duplicates.
+        at_once: Approximate number of pairs to hold.
     """
     count = len(nodes)
     chosen = np.arange(count)

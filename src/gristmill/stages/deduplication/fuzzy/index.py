@@ -1,7 +1,7 @@
-"""An index of documents that were deduplicated before: their bands, shingles and pairs, and which of them are gone.
+"""An index of earlier deduplicated documents: their bands, shingles and pairs, and which of them were removed.
 
-A folder with `index.json`, sealed, which lists every file with its size and hash, and the files themselves. Replacing
-`index.json` is the commit; files that it does not list do not count.
+A folder with `index.json`, sealed by a checksum, which lists every file with its size and hash, and the files
+themselves. Replacing `index.json` is the commit; unlisted files are ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import xxhash
 
@@ -28,6 +28,7 @@ FORMAT = 1
 PARTS = ("bands", "shingles", "pairs")
 """What is kept of each source."""
 _CHUNK = 1 << 22
+Check = Literal["all", "touched"]
 
 
 def is_index(path: object) -> bool:
@@ -45,7 +46,7 @@ class FuzzyIndex:
 
     Attributes:
         path: Its folder.
-        record: What `index.json` says.
+        record: The content of `index.json`.
     """
 
     path: str
@@ -53,33 +54,39 @@ class FuzzyIndex:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], settings: Mapping[str, Any]) -> FuzzyIndex:
-        """Make an empty index for runs with these settings.
+        """Create an empty index for runs with these settings.
 
         Raises:
-            OutputExistsError: There is something already.
+            OutputExistsError: The folder is not empty.
         """
         if not is_local(str(path)):
-            raise UsageError(f"{path}: an index is a folder on this machine.")
+            raise UsageError(f"{path}: an index must be a folder on this machine.")
         folder = _folder(path)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise OutputExistsError(f"{path} exists and is not empty. Name a new folder for the index.", path=str(path))
+            raise OutputExistsError(f"{path} is not empty. Choose a new folder for the index.", path=str(path))
         folder.mkdir(parents=True, exist_ok=True)
         index = cls(str(folder), {"format": FORMAT, "settings": dict(settings), "sources": [], "removed": []})
         index._write(index.record)
         return cls.load(path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, check: bool = True) -> FuzzyIndex:
-        """Read an index and, with `check`, the hashes of all of its files.
+    def load(cls, path: str | os.PathLike[str], *, check: Check = "all") -> FuzzyIndex:
+        """Read an index.
+
+        Args:
+            path: Its folder.
+            check: Compare the hash of `all` files with the record, or of `touched` files only: those whose size or
+                modification time is not what it was when the file was added. Reading all files takes longer than a
+                small snapshot.
 
         Raises:
-            InputNotFoundError: There is none.
-            InputError: It is damaged, or of another format.
+            InputNotFoundError: There is no index.
+            InputError: It is damaged, or has another format.
         """
         place = _folder(path) / INDEX_FILE
         if not place.is_file():
             raise InputNotFoundError(
-                f"{path} is not an index: it has no {INDEX_FILE}. Make one with 'gristmill index create'.",
+                f"{path} is not an index: it has no {INDEX_FILE}. Create one with 'gristmill index create'.",
                 path=str(path),
             )
         try:
@@ -94,39 +101,38 @@ class FuzzyIndex:
             )
         if record.get("format") != FORMAT:
             raise InputError(
-                f"{place} has format {record.get('format')!r}, and this version reads format {FORMAT}.", path=str(place)
+                f"{place} has format {record.get('format')!r}, but this version reads format {FORMAT}.", path=str(place)
             )
         index = cls(str(_folder(path)), record)
-        if check:
-            index._check()
+        for files in index._lists():
+            _check_files(index.path, files, check)
         return index
 
-    def _check(self) -> None:
-        for source in self.sources:
-            for part in PARTS:
-                _check_files(self.path, source["files"][part])
-        _check_files(self.path, self.record["removed"])
+    def _lists(self) -> list[list[dict[str, Any]]]:
+        """The lists of all files that make up the index, or that a run that is resumed needs."""
+        lists = [files for source in self.sources for files in (*source["files"].values(), source["removed_before"])]
+        return [*lists, self.record["removed"]]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What documents were compared by."""
+        """The settings by which documents were compared."""
         return dict(self.record["settings"])
 
     @property
     def sources(self) -> list[dict[str, Any]]:
-        """What was added, in this order."""
+        """The sources, in the order in which they were added."""
         return list(self.record["sources"])
 
     @property
     def partitions(self) -> list[str]:
-        """What the partitions of all sources are called, by number."""
+        """The partition ids of all sources, by number."""
         return [f"{source['name']}:{partition}" for source in self.sources for partition in source["partitions"]]
 
     def before(self, fingerprint: str, output: str) -> FuzzyIndex:
-        """The index without its last source, where that is what a run into `output` has added: to resume the run.
+        """The index without its last source if a run into `output` added it, in order to resume that run.
 
         Raises:
-            UsageError: The documents are in the index already.
+            UsageError: The documents are already in the index.
         """
         for number, source in enumerate(self.sources):
             if source["fingerprint"] != fingerprint or source.get("forgotten"):
@@ -135,8 +141,8 @@ class FuzzyIndex:
                 record = {**self.record, "sources": self.sources[:-1], "removed": source["removed_before"]}
                 return FuzzyIndex(self.path, record)
             raise UsageError(
-                f"The index {self.path} holds these documents already, as source {source['name']!r}: all of them would "
-                "be duplicates of themselves. Give documents that are not in it."
+                f"The index {self.path} already holds these documents, as source {source['name']!r}: all of them "
+                "would be duplicates of themselves. Pass documents that are not in it."
             )
         return self
 
@@ -162,18 +168,18 @@ class FuzzyIndex:
         parts: Mapping[str, RunFiles],
         removed: RunFiles,
     ) -> FuzzyIndex:
-        """Add a source; it counts once `index.json` is replaced.
+        """Add a source; it takes effect when `index.json` is replaced.
 
         Raises:
-            InputChangedError: Another run has changed the index meanwhile.
+            InputChangedError: Another run changed the index meanwhile.
         """
-        now = FuzzyIndex.load(self.path, check=False)  # its files were checked when the run began
+        now = FuzzyIndex.load(self.path, check="touched")  # also what was changed while the run was under way
         if any(source["fingerprint"] == fingerprint and source["output"] == output for source in now.sources[-1:]):
             return now
         if now.record["sources"] != self.record["sources"]:
             raise InputChangedError(
-                f"The index {self.path} was changed by another run since this one began. The output was made from the "
-                "earlier index: start over with --fresh (fresh=True).",
+                f"The index {self.path} was changed by another run after this one started. The output was made from "
+                "the earlier index: start over with --fresh (fresh=True).",
                 path=self.path,
             )
         number = len(self.sources)
@@ -190,7 +196,7 @@ class FuzzyIndex:
         gone = self._take(removed, f"{number:05d}-removed")
         earlier = [{**one, "removed_before": []} for one in self.sources]
         self._write({**self.record, "sources": [*earlier, source], "removed": gone})
-        return FuzzyIndex.load(self.path, check=False)
+        return FuzzyIndex.load(self.path, check="touched")
 
     def replace(
         self,
@@ -199,11 +205,11 @@ class FuzzyIndex:
         pairs: RunFiles,
         removed: RunFiles,
     ) -> FuzzyIndex:
-        """Make other sources, all pairs and the removal list over all of them the index.
+        """Replace the index by other sources, with all their pairs and a common removal list.
 
         Args:
             sources: All sources, in order.
-            new: The files of those that were not in the index before.
+            new: The files of sources that were not in the index before.
             pairs: The compared pairs of all sources.
             removed: The removal list over all sources.
         """
@@ -214,7 +220,7 @@ class FuzzyIndex:
             for part, runs in new.get(number, {}).items():
                 files[part] = self._take(runs, f"{number:05d}-{part}-g{generation}")
             files["pairs"] = self._take(pairs, f"pairs-g{generation}") if number == 0 else []
-            # A run that added a source cannot be resumed any more: the index is another one.
+            # A run that added a source can no longer be resumed: the index has changed.
             made.append({**source, "files": files, "output": "", "removed_before": []})
         gone = self._take(removed, f"removed-g{generation}")
         self._write({**self.record, "sources": made, "removed": gone, "generation": generation})
@@ -223,16 +229,14 @@ class FuzzyIndex:
         return index
 
     def sweep(self) -> None:
-        """Remove files that the index does not list any more."""
-        lists = [source["files"][part] for source in self.sources for part in PARTS]
-        lists += [self.record["removed"], *(source["removed_before"] for source in self.sources)]
-        named = {INDEX_FILE, *(one["name"] for files in lists for one in files)}
+        """Remove files that the index no longer lists."""
+        named = {INDEX_FILE, *(one["name"] for files in self._lists() for one in files)}
         for file in Path(self.path).glob("*.arrow"):
             if file.name not in named:
                 file.unlink()
 
     def _take(self, runs: RunFiles, stem: str) -> list[dict[str, Any]]:
-        """Take files over from a run: linked where both are on one disk, else copied."""
+        """Import files from a run: hard-linked if on the same disk, otherwise copied."""
         taken = []
         for number, file in enumerate(runs.files):
             name = f"{stem}-{number:05d}.arrow"
@@ -242,7 +246,8 @@ class FuzzyIndex:
                 os.link(local_path(file.path), target)
             except OSError:
                 shutil.copyfile(local_path(file.path), target)
-            taken.append({"name": name, "size": file.size, "hash": file.hash})
+            modified = target.stat().st_mtime_ns
+            taken.append({"name": name, "size": file.size, "hash": file.hash, "modified": modified})
         return taken
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -259,26 +264,29 @@ def _free_name(name: str, taken: set[str]) -> str:
     return chosen
 
 
-def _check_files(folder: str, files: Sequence[Mapping[str, Any]]) -> None:
+def _check_files(folder: str, files: Sequence[Mapping[str, Any]], check: Check) -> None:
     for one in files:
         path = Path(folder) / Path(one["name"]).name
         digest = xxhash.xxh3_128()
         try:
+            found = path.stat()
+            if check == "touched" and (found.st_size, found.st_mtime_ns) == (one["size"], one["modified"]):
+                continue
             with path.open("rb") as file:
                 while piece := file.read(_CHUNK):
                     digest.update(piece)
         except FileNotFoundError:
             raise InputError(f"{path} is missing from the index. Restore it, or build the index again.") from None
-        if path.stat().st_size != one["size"] or f"xxh3:{digest.hexdigest()}" != one["hash"]:
+        if found.st_size != one["size"] or f"xxh3:{digest.hexdigest()}" != one["hash"]:
             raise InputError(
-                f"{path} is not what was written to the index: it was changed or damaged. Restore it, or build the "
-                "index again.",
+                f"{path} differs from what was written to the index: it was changed or damaged. Restore it, or build "
+                "the index again.",
                 path=str(path),
             )
 
 
 def fingerprint_of(partitions: Sequence[Partition]) -> str:
-    """A hash of which files documents come from, and how these are cut."""
+    """A hash of the source files of documents and how they are partitioned."""
     digest = xxhash.xxh3_128()
     for partition in partitions:
         digest.update(f"{partition.id}:{partition.fingerprint()}\n".encode())

@@ -1,7 +1,7 @@
-"""Changes to an index as a whole: forgetting a source, and merging two indices.
+"""Changes to a whole index: removing a source, and merging two indexes.
 
-Both compare the documents that are left anew, from their bands and shingles: a document that is gone may have been the
-link between others. The index stays as it is until everything is done; then `index.json` is replaced.
+Both compare the remaining documents again, from their bands and shingles: a removed document may have been the link
+between others. The index does not change until everything is done; then `index.json` is replaced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAIR_RANGE_BYTES = 4 << 20
 
 
 def forget_source(path: str, name: str) -> FuzzyIndex:
-    """Take a source out of an index: as if its documents had never been added.
+    """Remove a source from an index, as if its documents had never been added.
 
     Raises:
         UsageError: There is no such source.
@@ -36,10 +36,10 @@ def forget_source(path: str, name: str) -> FuzzyIndex:
     known = [source["name"] for source in index.sources if not source.get("forgotten")]
     if name not in known:
         raise UsageError(
-            f"The index {path} has no source {name!r}, only {', '.join(map(repr, known)) or 'none'}."
-            f"{did_you_mean(name, known)}"
+            f"The index {path} has no source {name!r} (found: "
+            f"{', '.join(map(repr, known)) or 'none'}).{did_you_mean(name, known)}"
         )
-    # The numbers of its partitions stay taken: documents are called by them.
+    # The numbers of its partitions stay in use: documents are identified by them.
     nothing: dict[str, Any] = {"files": {part: [] for part in PARTS}, "forgotten": True}
     sources = [{**source, **(nothing if source["name"] == name else {})} for source in index.sources]
     return _rebuilt(index, sources, {})
@@ -49,17 +49,21 @@ def merge_indices(path: str, other: str) -> FuzzyIndex:
     """Add the sources of another index to an index, as if they had been added after its own.
 
     Raises:
-        UsageError: The two compare by different settings, or hold the same documents.
+        UsageError: The two have different settings, or hold the same documents.
     """
     index, added = FuzzyIndex.load(path), FuzzyIndex.load(other)
     if Path(index.path).resolve() == Path(added.path).resolve():
         raise UsageError(f"{path} and {other} are the same index.")
     if index.settings != added.settings:
-        raise UsageError(f"{path} was made with {index.settings}, {other} with {added.settings}: they do not fit.")
+        raise UsageError(
+            f"{path} was made with {index.settings}, {other} with {added.settings}: the settings must be equal."
+        )
     both = {one["fingerprint"] for one in index.sources} & {one["fingerprint"] for one in added.sources}
     if both:
         names = [one["name"] for one in added.sources if one["fingerprint"] in both]
-        raise UsageError(f"Both indices hold the documents of {', '.join(map(repr, names))}: forget them in one first.")
+        raise UsageError(
+            f"Both indexes hold the documents of {', '.join(map(repr, names))}: remove them from one first."
+        )
     shift = np.uint64(first_key(len(index.partitions)))
     sources, files = list(index.sources), {}
     names_taken = {one["name"] for one in sources}
@@ -85,7 +89,7 @@ def _shifted(runs: RunFiles, shift: np.uint64) -> Iterable[pa.Table]:
 def _rebuilt(
     index: FuzzyIndex, sources: list[dict[str, Any]], new: dict[int, dict[str, Iterable[pa.Table]]]
 ) -> FuzzyIndex:
-    """Compare all documents of `sources` anew and make that the index."""
+    """Compare all documents of `sources` again and make the result the index."""
     settings = index.settings
     with tempfile.TemporaryDirectory(dir=index.path, prefix=".work-") as folder:
         written = {
@@ -107,11 +111,11 @@ def _rebuilt(
         candidates = _write(
             (table for cut in _ranges(cuts) for table in groups.rows_from(*cut)), f"{folder}/candidates"
         )
-        comparing = VerifiedPairs(documents)
+        comparing = VerifiedPairs(documents, "lists")
         comparing.runs = candidates
         cuts = document_cuts(candidates, range_count(candidates.size, _PAIR_RANGE_BYTES))
         pairs = _write((table for cut in _ranges(cuts) for table in comparing.rows_from(*cut)), f"{folder}/pairs")
-        clusters = Clusters(documents, threshold=settings["threshold"], chains=settings["verify"] != "cluster")
+        clusters = Clusters(documents, "lists", threshold=settings["threshold"], chains=settings["verify"] != "cluster")
         clusters.runs = pairs
         removed = _write(clusters.rows_from(0, 1 << 64), f"{folder}/removed")
         return index.replace(sources, written, pairs, removed)

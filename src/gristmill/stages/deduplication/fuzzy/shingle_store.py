@@ -1,13 +1,15 @@
-"""The third step, which reads candidates again and keeps their shingles; and the look-up of what it kept."""
+"""The third step, which reads candidates again and stores their shingles; and the lookup of stored shingles."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.kernels.minhash import hash_factors, signature_sets
-from gristmill.kernels.shingles import CHARACTERS, WORDS, jaccard_pairs, shingle_sets, word_tables
+from gristmill.kernels.shingles import CHARACTERS, WORDS, jaccard_lists, jaccard_pairs, shingle_sets, word_tables
 from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
@@ -19,30 +21,30 @@ from gristmill.tasks.document import DocumentBatch
 
 NOT_A_CANDIDATE = "not_a_candidate"
 SIGNATURE = 256
-"""How many hash functions a kept signature has: at a similarity of 0.8 it errs by 0.025."""
+"""Number of hash functions of a stored signature: at a similarity of 0.8 its error is 0.025."""
 
 Integers = npt.NDArray[np.int64]
+Kept = Literal["sets", "lists", "signatures"]
+"""How shingles are stored."""
 
 
 class CandidateShingles(DocumentStage):
-    """Keeps, of the documents that are candidates, the set of their shingles, their id and their rank.
+    """Stores the set of shingles, the id and the rank of each candidate document.
 
     Args:
-        candidates: The pairs of the step before.
-        text_field: The column with the text.
-        id_field: The column with the ids.
-        rule: Which document of a group stays.
-        word_ngrams: How many words make a shingle.
-        char_ngrams: How many characters make a shingle, instead of words.
-        everything: Keep the shingles of all documents, also of those that are no candidates.
-        signature_seed: Keep only a signature of the set, with hash functions of this seed; None keeps the set.
+        candidates: The pairs from the previous step.
+        text_field: Column that holds the text.
+        id_field: Column that holds document ids.
+        rule: Which document of a group to keep.
+        word_ngrams: Number of words per shingle.
+        char_ngrams: Number of characters per shingle, instead of words.
+        signature_seed: Store only a signature of the set, with hash functions of this seed; None stores the set.
     """
 
     notes_changes = True
     name = "candidate_shingles"
     fork_safe = True
     text_parameter = "text_field"
-    everything = False
 
     def __init__(
         self,
@@ -54,7 +56,6 @@ class CandidateShingles(DocumentStage):
         word_ngrams: int,
         char_ngrams: int | None,
         signature_seed: int | None = None,
-        everything: bool = False,
     ) -> None:
         self._candidates = candidates
         self.candidates = candidates.digest
@@ -64,8 +65,6 @@ class CandidateShingles(DocumentStage):
         self.word_ngrams = word_ngrams
         self.char_ngrams = char_ngrams
         self.signature_seed = signature_seed
-        if everything:
-            self.everything = True
         self._partition = -1
         self._wanted: Keys = np.empty(0, np.uint64)
         self._compared: Keys = np.empty(0, np.uint64)
@@ -79,14 +78,14 @@ class CandidateShingles(DocumentStage):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         self._load(task.partition + self.first_partition)
         keys = self.keys_of(task)
-        task = task.drop(~(np.isin(keys, self._wanted) | self.everything), reason=NOT_A_CANDIDATE)
+        task = task.drop(~np.isin(keys, self._wanted), reason=NOT_A_CANDIDATE)
         if not task.num_items:
             return task
         keys = self.keys_of(task)
         text = texts_of(task, self.text_field)
         data, offsets, _ = text_column(text)
-        # Documents that are candidates only by being equal to others need no comparison.
-        rows = np.flatnonzero(np.isin(keys, self._compared) | self.everything)
+        # Documents that are candidates only because they equal others need no comparison.
+        rows = np.flatnonzero(np.isin(keys, self._compared))
         values, bounds = shingle_sets(
             data,
             offsets,
@@ -123,15 +122,16 @@ class CandidateShingles(DocumentStage):
 
 
 class ShingleStore:
-    """What is known about the candidates, looked up by key; shingles are mapped from the files.
+    """The stored data of candidates, looked up by key; shingles are memory-mapped from the files.
 
     Args:
-        runs: What `CandidateShingles` has left, in source order, so that the keys of all files together are sorted.
-        signatures: Whether it has kept signatures instead of sets.
+        runs: The output of `CandidateShingles` or `MinHashes`, in source order, so that the keys of all files together
+            are sorted.
+        kind: How shingles are stored: as sorted `sets`, as `lists` in text order, or as `signatures`.
     """
 
-    def __init__(self, runs: RunFiles, *, signatures: bool = False) -> None:
-        self._signatures = signatures
+    def __init__(self, runs: RunFiles, kind: Kept = "sets") -> None:
+        self._kind = kind
         tables = [open_run(file.path, storage_options=runs.storage_options) for file in runs.files]
         self._tables = [table for table in tables if table.num_rows]
         keys = [column(table, "document") for table in self._tables]
@@ -146,18 +146,18 @@ class ShingleStore:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def places(self, keys: Keys) -> Integers:
-        """Where the keys are among `self.keys`."""
+        """The positions of the keys in `self.keys`."""
         return np.searchsorted(self.keys, keys).astype(np.int64)
 
     def ids(self, places: Integers) -> pa.Array:
-        """The ids of the documents at the given places."""
+        """The ids of the documents at the given positions."""
         homes = np.searchsorted(self._starts, places, "right") - 1
         order = np.argsort(homes, kind="stable")
         parts = []
         for group in np.split(order, np.flatnonzero(np.diff(homes[order])) + 1):
             if len(group):
                 home = int(homes[group[0]])
-                # Of each file by itself: a column of many chunks would be copied whole.
+                # For each file separately: a column of many chunks would be copied as a whole.
                 ids = self._tables[home].column("id").chunk(0)
                 parts.append(ids.take(pa.array(places[group] - self._starts[home])))
         if not parts:
@@ -167,7 +167,7 @@ class ShingleStore:
         return pa.concat_arrays(parts).take(pa.array(back))
 
     def jaccard(self, firsts: Integers, seconds: Integers) -> npt.NDArray[np.float64]:
-        """The similarity of pairs of documents, given by their places; an estimate where signatures were kept."""
+        """The similarity of pairs of documents, given by position; an estimate if signatures were stored."""
         left = np.searchsorted(self._starts, firsts, "right") - 1
         right = np.searchsorted(self._starts, seconds, "right") - 1
         order = np.lexsort((right, left))
@@ -177,14 +177,14 @@ class ShingleStore:
             if not len(group):
                 continue
             one, two = int(left[group[0]]), int(right[group[0]])
-            result[group] = jaccard_pairs(
+            result[group] = (jaccard_lists if self._kind == "lists" else jaccard_pairs)(
                 *self._sets[one],
                 *self._sets[two],
                 firsts[group] - self._starts[one],
                 seconds[group] - self._starts[two],
             )
         # Of n functions that agree in a, sets of n elements share a, which makes a / (2 n - a).
-        return 2 * result / (1 + result) if self._signatures else result
+        return 2 * result / (1 + result) if self._kind == "signatures" else result
 
 
 def _set_arrays(table: pa.Table) -> tuple[npt.NDArray[np.uint64], Integers]:

@@ -1,7 +1,7 @@
-"""Band hashes on a GPU: bit for bit those of the kernel, which is the reference, from shingles that it has made.
+"""Band hashes on a GPU, bit-identical to those of the kernel, which is the reference, from shingles that it made.
 
-Torch has whole numbers of 64 bits only with a sign. Sums and products of these wrap around as those without one do, so
-only shifts and the way into and out of tensors need care.
+Torch has only signed 64-bit integers. Their sums and products wrap around like unsigned ones, so only shifts and
+conversions to and from tensors need care.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 SHINGLES_AT_ONCE = 1 << 24
-"""How many shingles are on the device at a time; each takes about 40 bytes there."""
+"""Number of shingles on the device at a time; each takes about 40 bytes there."""
 
 _LARGEST = 0xFFFFFFFF
 
@@ -33,7 +33,7 @@ _STEP = _signed(0x9E3779B97F4A7C15)
 
 
 def torch_band_hashes(
-    shingles: Factors,
+    shingles: Hashes,
     bounds: Integers,
     flips: Factors,
     factors: Factors,
@@ -43,17 +43,17 @@ def torch_band_hashes(
     device: torch.device | str,
     at_once: int = SHINGLES_AT_ONCE,
 ) -> Hashes:
-    """The band hashes of documents whose shingles are given, made on a device.
+    """The band hashes of documents with the given shingles, computed on a device.
 
     Args:
-        shingles: What `listed_shingles` gives.
+        shingles: The result of `listed_shingles`.
         bounds: Where the shingles of each document begin.
         flips: With `factors`, the hash functions.
         factors: One for each of `bands * rows` functions.
-        bands: How many bands.
-        rows: How many hashes make a band.
-        device: Where to compute.
-        at_once: How many shingles to take to the device at a time.
+        bands: Number of bands.
+        rows: Number of hashes per band.
+        device: Device to compute on.
+        at_once: Number of shingles to copy to the device at a time.
     """
     import torch
 
@@ -63,7 +63,8 @@ def torch_band_hashes(
     least = torch.full((bands * rows, documents), _LARGEST, dtype=torch.int64, device=device)
     ends = torch.from_numpy(bounds[1:].copy()).to(device)
     for start in range(0, len(shingles), at_once):
-        values = torch.from_numpy(shingles[start : start + at_once].astype(np.int64)).to(device)
+        halves = shingles[start : start + at_once] >> np.uint64(32)
+        values = torch.from_numpy(halves.astype(np.int64)).to(device)
         end = start + len(values)
         here = torch.clamp(ends, start, end) - torch.clamp(ends - counts, start, end)
         homes = torch.repeat_interleave(owners, here)
@@ -87,5 +88,5 @@ def _mixed(values: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(values: torch.Tensor) -> torch.Tensor:
-    """33 bits to the right, with zeros from the left."""
+    """Shift right by 33 bits, filling with zeros."""
     return (values >> 33) & 0x7FFFFFFF

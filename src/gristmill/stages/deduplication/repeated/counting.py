@@ -1,9 +1,9 @@
-"""Counts hashes of parts of documents out of core: sorted runs of hashes, and the lists of those that repeat.
+"""Counts hashes of document parts on disk: sorted runs of hashes, and lists of those that repeat.
 
-The parts are lines, paragraphs, sentences or windows of words. A first step leaves a row for every hash of a batch (or
-of a document), sorted by hash; the second goes through ranges of hashes and lists, for each partition or document, the
-hashes in it that repeat, with the place where each occurs first. Counts are exact, but for texts whose 128-bit hashes
-collide.
+The parts are lines, paragraphs, sentences or windows of words. A first step writes a row for every hash of a batch (or
+of a document), sorted by hash; the second reads ranges of hashes and lists, for each partition or document, the
+repeated hashes in it, with the position of the first occurrence. Counts are exact, except for texts whose 128-bit
+hashes collide.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PARTS = ("hash", "hash_2", "place", "count")
 
 
 def listed_parts(documents: Keys, bounds: Integers, *columns: Integers | Hashes) -> pa.Table:
-    """A row for each document with the hash, second hash, place and count of its parts as lists.
+    """A row for each document with the hash, second hash, position and count of its parts as lists.
 
     Args:
         documents: The key of every document.
@@ -59,9 +59,9 @@ class RepeatedParts(RangeReader):
     """Lists the parts of a range of hashes that occur more than `max_count` times.
 
     Args:
-        max_count: The highest number of occurrences that is no repetition.
-        keep_first: Whether the first occurrence in source order stays.
-        by_document: List the parts of every document, not of every partition.
+        max_count: Maximum number of occurrences that does not count as repetition.
+        keep_first: Whether to keep the first occurrence in source order.
+        by_document: List the parts per document rather than per partition.
     """
 
     name = "repeated_parts"
@@ -109,11 +109,11 @@ def lookup_arrays(
 
 
 class RepeatLists:
-    """The lists of what repeats, for one partition or for the documents of one batch at a time.
+    """The lists of repeated parts, for one partition or for the documents of one batch at a time.
 
     Args:
-        runs: What `RepeatedParts` left.
-        by_document: Whether a hash counts for its document only.
+        runs: The output of `RepeatedParts`.
+        by_document: Whether a hash applies to its document only.
     """
 
     def __init__(self, runs: RunFiles, *, by_document: bool) -> None:
@@ -145,18 +145,18 @@ class RepeatLists:
 
     @property
     def documents(self) -> Keys:
-        """The documents of which something repeats, or the partition."""
+        """The documents with repeated parts, or the partition."""
         return np.unique(self._columns[2]) if self._columns else np.empty(0, np.uint64)
 
     @property
     def arrays(self) -> tuple[Integers, Hashes, Hashes, Keys, Keys, Integers]:
-        """The lookup table, and the columns of the lists: two hashes, document, document and place that stay."""
+        """The lookup table, and the columns of the lists: two hashes, document, and the kept document and position."""
         none = np.empty(0, np.uint64)
         first, second, documents, kept = self._columns or (none, none, none, none)
         return lookup_arrays(self._table, first, second, documents, kept, self._places)
 
     def find(self, first: Hashes, second: Hashes, documents: Keys) -> tuple[Mask, Keys, Integers]:
-        """Which hashes repeat, and for these the document and place of the occurrence that stays."""
+        """Which hashes repeat, and for these the document and position of the kept occurrence."""
         own, own_2, scopes, kept = self._columns
         at = look_up(self._table, own, own_2, self._scopes(scopes), first, second, self._scopes(documents))
         return at >= 0, kept[at], self._places[at]

@@ -1,4 +1,4 @@
-"""Hashes the lines, paragraphs or sentences of documents, and takes those that repeat out of them."""
+"""Hashes the lines, paragraphs or sentences of documents, and removes those that repeat."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from gristmill.kernels.repeats import Hashes, first_and_counts
 from gristmill.kernels.text_column import Bytes, Integers, TextColumn, text_column
 from gristmill.kernels.text_units import LINE, PARAGRAPH, SENTENCE, find_units, letter_table, unit_hashes, unit_tables
 from gristmill.kernels.url_parts import HOST, HOST_END, url_parts
-from gristmill.ledger.record.trail import Floats
-from gristmill.stages.base import ProcessingStage, Spec
-from gristmill.stages.deduplication.repeated.counting import RepeatLists, listed_parts
-from gristmill.stages.deduplication.sorted_runs import RunFiles
+from gristmill.stages.base import Spec
+from gristmill.stages.deduplication.repeated.counting import listed_parts
+from gristmill.stages.deduplication.repeated.removal import RepeatRemoval
 from gristmill.stages.deduplication.source import DocumentStage, Keys, make_keys, texts_of
-from gristmill.stages.text.cutting import Action, Passages, cut_passages, cuttable_texts
+from gristmill.stages.text.cutting import Passages, cuttable_texts
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
 Unit = Literal["line", "paragraph", "sentence"]
 Scope = Literal["document", "domain", "all"]
-Keep = Literal["first", "none"]
 
 _KINDS = {"line": LINE, "paragraph": PARAGRAPH, "sentence": SENTENCE}
 _SPREAD = np.uint64(0x9E3779B185EBCA87)
@@ -38,9 +36,9 @@ class UnitRule:
     Attributes:
         unit: "line", "paragraph" or "sentence".
         scope: Where repetitions count: within a "document", a "domain" (the host of the URL) or "all".
-        min_chars: Shorter units are left alone.
-        loose: Ignore case, ASCII punctuation and which digit a digit is.
-        url_field: The column with the URL, for scope="domain".
+        min_chars: Shorter units are ignored.
+        loose: Ignore case and ASCII punctuation, and treat all digits as equal.
+        url_field: Column that holds the URL, for scope="domain".
     """
 
     unit: Unit = "line"
@@ -52,13 +50,15 @@ class UnitRule:
     def __post_init__(self) -> None:
         for option, value, allowed in (("unit", self.unit, get_args(Unit)), ("scope", self.scope, get_args(Scope))):
             if value not in allowed:
-                raise UsageError(f"{option}={value!r}: give {', '.join(allowed)}.{did_you_mean(str(value), allowed)}")
+                raise UsageError(
+                    f"{option}={value!r}: must be one of {', '.join(allowed)}.{did_you_mean(str(value), allowed)}"
+                )
         if self.min_chars < 1:
-            raise UsageError(f"min_chars={self.min_chars!r}: give a whole number from 1 on.")
+            raise UsageError(f"min_chars={self.min_chars!r}: must be a whole number from 1 on.")
 
     @property
     def columns(self) -> list[str]:
-        """The columns it looks at, besides the text."""
+        """The columns it reads, besides the text."""
         return [self.url_field] if self.scope == "domain" else []
 
     def units(self, texts: TextColumn) -> tuple[Integers, Integers, Integers]:
@@ -68,7 +68,7 @@ class UnitRule:
     def hashes(
         self, batch: DocumentBatch, documents: Keys, texts: TextColumn, units: tuple[Integers, Integers, Integers]
     ) -> tuple[Hashes, Hashes]:
-        """Two hashes of every unit; equal units of different scopes have different ones."""
+        """Two hashes of every unit; equal units of different scopes have different hashes."""
         return unit_hashes(texts.data, *units, self._salts(batch, documents), self._letters)
 
     @property
@@ -87,7 +87,7 @@ class UnitRule:
 
 
 def host_hashes(urls: TextColumn) -> Hashes:
-    """A hash of the host of every URL, without `www.` and in lower case; 0 where there is none."""
+    """A hash of the host of every URL, without `www.` and in lower case; 0 if there is none."""
     parts = url_parts(urls.data, urls.offsets[:-1], urls.offsets[1:], urls.valid, False)
     starts, ends = parts[:, HOST].copy(), parts[:, HOST_END].copy()
     table = letter_table(case=False)
@@ -103,12 +103,12 @@ def host_hashes(urls: TextColumn) -> Hashes:
 
 
 class UnitHashes(DocumentStage):
-    """Turns documents into the hashes of their units, each with its first place in the batch and its count.
+    """Turns documents into the hashes of their units, each with its first position in the batch and its count.
 
     Args:
-        text_field: The column with the text.
+        text_field: Column that holds the text.
         rule: What is compared.
-        max_count: The highest number of occurrences that is no repetition.
+        max_count: Maximum number of occurrences that does not count as repetition.
     """
 
     notes_changes = True
@@ -148,77 +148,14 @@ class UnitHashes(DocumentStage):
         return task.with_columns(TableColumns(table))
 
 
-class UnitRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Cuts the units on the list of their partition from the documents, or marks them.
+class UnitRemoval(RepeatRemoval[UnitRule]):
+    """Cuts the units on the list of their partition from the documents, or marks them."""
 
-    Args:
-        repeats: The lists of the step before.
-        text_field: The column with the text.
-        rule: What was compared.
-        action: "cut", "mark", or "drop" to drop documents above `max_share` and leave the others as they are.
-        marks_field: The column for marks.
-        max_share: Documents of which a higher share of characters repeats are dropped.
-        reason: What the ledger says of a cut.
-    """
-
-    notes_changes = True
-    role = "deduplication"
     name = "line_deduplication"
+    notes_changes = True
     fork_safe = True
 
-    def __init__(
-        self,
-        repeats: RunFiles,
-        text_field: str,
-        *,
-        rule: UnitRule,
-        action: Action,
-        marks_field: str,
-        max_share: float | None,
-        reason: str,
-    ) -> None:
-        self._lists = RepeatLists(repeats, by_document=False)
-        self.removals = repeats.digest
-        self.text_field = text_field
-        self.rule = rule
-        self.action = action
-        self.marks_field = marks_field
-        self.max_share = max_share
-        self.reason = reason
-
-    def inputs(self) -> Spec:
-        return ["data"], []
-
-    def outputs(self) -> Spec:
-        return ["data"], [self.text_field, *([self.marks_field] if self.action == "mark" else [])]
-
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        texts = cuttable_texts(task, self.text_field)
-        if texts is None or not task.num_items:
-            return task
-        passages = self._repeated(task, texts)
-        shares = shares_of(texts, passages)
-        self._log_metrics(
-            {"passages": float(len(passages.rows)), "characters": float((passages.ends - passages.starts).sum())}
-        )
-        return cut_passages(
-            task,
-            self.text_field,
-            texts,
-            passages,
-            [self.reason],
-            action=self.action,
-            marks_field=self.marks_field,
-            shares=shares,
-            max_share=self.max_share,
-            too_much="too_much_repeated",
-        )
-
-    def _repeated(self, task: DocumentBatch, texts: TextColumn) -> Passages:
-        documents = make_keys(task.partition, task.rows)
-        nothing = np.empty(0, np.int64)
-        if not self._lists.load(documents):
-            return Passages(nothing, nothing, nothing, nothing)
+    def find(self, task: DocumentBatch, documents: Keys, texts: TextColumn) -> Passages:
         starts, ends, bounds = units = self.rule.units(texts)
         first, second = self.rule.hashes(task, documents, texts, units)
         rows: npt.NDArray[np.int64] = np.repeat(np.arange(len(documents)), np.diff(bounds))
@@ -227,9 +164,3 @@ class UnitRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         stays = (kept == owners) & (kept_places == np.arange(len(rows)) - bounds[rows])
         cut = np.flatnonzero(repeated & ~stays)
         return Passages(rows[cut], starts[cut], ends[cut], np.zeros(len(cut), np.int64))
-
-
-def shares_of(texts: TextColumn, passages: Passages) -> Floats:
-    """Which share of the bytes of every text its passages make up."""
-    cut = np.bincount(passages.rows, passages.ends - passages.starts, minlength=len(texts))
-    return np.asarray(cut / np.maximum(texts.lengths, 1), np.float64)

@@ -1,17 +1,18 @@
-"""What the workflows for repeated text share: options, the last step, and what they report."""
+"""What the workflows for repeated text share: options, the last step, and their report."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, ClassVar, get_args
 
+from gristmill.errors import UsageError
 from gristmill.ledger.record.manifest import Manifest
-from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
 from gristmill.stages.deduplication.key_ranges import KeyRanges, hash_cuts, range_count
-from gristmill.stages.deduplication.repeated.counting import RepeatedParts
+from gristmill.stages.deduplication.repeated.counting import PartWriter, RepeatedParts
+from gristmill.stages.deduplication.repeated.removal import Keep, RepeatRemoval
 from gristmill.stages.deduplication.sorted_runs import RunFiles
 from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 from gristmill.stages.text.cutting import Action, check_action
@@ -19,8 +20,10 @@ from gristmill.stages.text.cutting import Action, check_action
 
 @dataclass(eq=False, repr=False)
 class RepeatedTextWorkflow(DeduplicationWorkflow):
-    """The base of workflows that cut passages from documents; see `LineDeduplicationWorkflow` for the arguments."""
+    """Base class of workflows that cut passages from documents; see `LineDeduplicationWorkflow` for the arguments."""
 
+    removal: ClassVar[type[RepeatRemoval[Any]]]
+    """The stage that takes out what repeats."""
     perform_removal = True
     survivor = "first"
     score_field = None
@@ -36,6 +39,7 @@ class RepeatedTextWorkflow(DeduplicationWorkflow):
     id_field: str | None = None
     text_field: str = "text"
     _: KW_ONLY
+    keep: Keep = "first"
     action: Action = "cut"
     marks_field: str = "repeated"
     max_share: float | None = None
@@ -47,16 +51,33 @@ class RepeatedTextWorkflow(DeduplicationWorkflow):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_action(self.action, self.max_share, name=type(self).__name__)
+        if self.keep not in get_args(Keep):
+            raise UsageError(f"keep={self.keep!r}: must be 'first' or 'none'.")
+        self.rule_of_text = self._rule_of_text()
 
     @abstractmethod
-    def _cutting_stage(self, repeats: RunFiles) -> ProcessingStage[Any, Any]:
-        """The stage that cuts what the lists name."""
+    def _rule_of_text(self) -> Any:
+        """What is compared; raises UsageError where the options do not fit."""
 
     def _remover(self, steps: Steps, removals: RunFiles, *, step: str | None = None) -> Stage:
-        return self._cutting_stage(removals)
+        return self.removal(
+            removals,
+            self.text_field,
+            rule=self.rule_of_text,
+            action=self.action,
+            marks_field=self.marks_field,
+            max_share=self.max_share,
+            reason=self.reason,
+        )
+
+    def _count(self, steps: Steps, step: str, hashes: Stage, columns: Sequence[str]) -> None:
+        """The step that leaves the hashes of all documents."""
+        reader = steps.source.reader([self.text_field, *columns])
+        steps.run(step, [reader, hashes, steps.writer(step, PartWriter)], id_field=None)
+        steps.check_input()
 
     def _listed(self, steps: Steps, counted: str, listed: str, repeated: RepeatedParts) -> RunFiles:
-        """The step that lists what repeats among the hashes that the step `counted` left."""
+        """The step that lists the repeats among the hashes from the step `counted`."""
         found = steps.runs(counted)
         source = KeyRanges(found, hash_cuts(range_count(found.size)))
         steps.run(listed, [source, repeated, steps.writer(listed)], id_field=None)

@@ -1,8 +1,8 @@
-"""Chains of pairs: a document goes for another, which may go for a third; at the end of its chain is the survivor.
+"""Chains of pairs: a document may be a duplicate of another, which duplicates a third; the survivor ends the chain.
 
-Chains may be as long as there are documents and run through all files, so they are shortened in rounds: in each, every
-document is handed on from the one it goes for to the one that that one goes for, which at least halves all chains.
-A round holds one range of documents in memory and looks the others up in mapped files.
+Chains may be as long as there are documents and span all files, so they are shortened in rounds: in each, every
+document is linked to the target of its target, which at least halves all chains. A round holds one range of documents
+in memory and looks the others up in mapped files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TARGET = ("other", "other_hash", "other_id")
 def find_ends(steps: Steps, pairs: RunFiles, *, eps: float, range_bytes: int = RANGE_BYTES) -> KeyRanges:
     """Shorten the chains of pairs at most `eps` apart, until none leads from one range into another.
 
-    Gives the ranges in which `chain_pairs` finds the end of every chain.
+    Returns the ranges in which `chain_pairs` finds the end of every chain.
     """
     cuts = document_cuts(pairs, range_count(pairs.size, range_bytes))
     for number in range(1, 66):
@@ -45,13 +45,13 @@ def find_ends(steps: Steps, pairs: RunFiles, *, eps: float, range_bytes: int = R
         if shorter.digest == pairs.digest:
             return source
         pairs = shorter
-    raise AssertionError("a chain that is halved so often has come to its end")
+    raise AssertionError("a chain that was halved this often has ended")
 
 
 def chain_pairs(table: pa.Table, *, eps: float) -> pa.Table:
     """The pairs at most `eps` apart, sorted by document, each with the end of its chain within the table.
 
-    Where that is another one than before, the similarity is not known: NaN.
+    If the end of the chain changed, the similarity is unknown: NaN.
     """
     table = sorted_by_key(table.filter(pa.array(~(column(table, "similarity") < 1.0 - eps))))
     ends = chain_ends(_parents(column(table, "document"), column(table, "other")))
@@ -59,10 +59,10 @@ def chain_pairs(table: pa.Table, *, eps: float) -> pa.Table:
 
 
 class ShorterChains(RangeReader):
-    """Gives the pairs of a range of documents, each handed on along its chain.
+    """Lists the pairs of a range of documents, each advanced along its chain.
 
     Args:
-        eps: How far apart duplicates may be, as 1 - cosine.
+        eps: Maximum distance (1 - cosine) of duplicates.
     """
 
     name = "shorter_chains"

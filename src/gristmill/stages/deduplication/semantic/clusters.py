@@ -1,7 +1,7 @@
-"""The steps that gather like vectors: centroids from a sample, then every vector under its clusters.
+"""The steps that cluster vectors: centroids from a sample, then every vector under its clusters.
 
-A vector near the border of its cluster may have its nearest neighbour on the other side, so it also visits the
-clusters beyond the borders that are near.
+A vector near the boundary of its cluster may have its nearest neighbour on the other side, so it also visits the
+neighbouring clusters that are near.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gristmill.stages.deduplication.semantic.vectors import scale, vector_array,
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 
 BLOCK = 4096
-"""How many vectors are multiplied with the centroids at once."""
+"""Number of vectors multiplied with the centroids at once."""
 MOST_VISITS = 16
 _REACH = 0.33
 SAMPLE_BYTES = 96 << 20
-"""How many bytes of vectors k-means learns from at the most."""
+"""Maximum bytes of vectors for training k-means."""
 SAMPLE_PER_CLUSTER = 96
-"""How many vectors of the sample each centroid stands for, where memory allows."""
+"""Number of sampled vectors per centroid, if memory allows."""
 
 
 def border_width(least: float) -> float:
-    """Within which distance of a border a vector visits the other side, to meet neighbours of at least this cosine.
+    """Distance from a boundary within which a vector visits the other side, to find neighbours of at least this cosine.
 
     Vectors of that cosine are `sqrt(2 - 2 cosine)` apart, but only a part of it points across the border. Chosen by
     measuring: see `benchmarks/bench_dedup_semantic.py`.
@@ -39,18 +39,18 @@ def border_width(least: float) -> float:
 
 
 def sample_size(count: int, clusters: int, dimensions: int) -> int:
-    """Of how many vectors k-means learns: enough for each centroid, within a fixed memory."""
+    """Number of vectors for training k-means: enough for each centroid, within a fixed memory."""
     wanted = max(20_000, SAMPLE_PER_CLUSTER * clusters)
     return min(count, wanted, max(clusters, SAMPLE_BYTES // (2 * dimensions)))
 
 
 class Centroids(RangeReader):
-    """Gives the centroids of the vectors of a range of hashes; a range of hashes is a random sample.
+    """Computes the centroids from the vectors of a range of hashes; a range of hashes is a random sample.
 
     Args:
-        clusters: How many centroids.
-        seed: Chooses the vectors to begin with.
-        max_iter: The most rounds.
+        clusters: Number of centroids.
+        seed: Seed for the initial vectors.
+        max_iter: Maximum number of rounds.
         tol: When to stop.
     """
 
@@ -66,24 +66,25 @@ class Centroids(RangeReader):
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
         table = distinct_vectors(self.runs.read(low, high))
-        # Chance may give a smaller sample than there are to be clusters.
+        # A sample may happen to be smaller than the number of clusters.
         count = min(self.clusters, table.num_rows)
         if not count:
             return
-        # Files hold the hashes of one partition each; sorted, the sample is the same however documents were cut.
+        # Each file holds the hashes of one partition; sorted, the sample does not depend on how documents were
+        # partitioned.
         table = table.take(pa.array(np.lexsort((column(table, "hash_2"), column(table, "hash")))))
         found = spherical_kmeans(vectors_of(table), count, seed=self.seed, max_iter=self.max_iter, tol=self.tol)
         yield pa.table({"cluster": np.arange(len(found), dtype=np.uint64), "vector": vector_array(found)})
 
 
 class ClusterMembers(RangeReader):
-    """Gives the vectors of a range of hashes under the cluster of each, and again under those that it visits.
+    """Lists the vectors of a range of hashes under the cluster of each, and again under those that it visits.
 
-    Of equal vectors only the one that stays goes on. `centrality` is the cosine with the own centroid.
+    Of equal vectors only the preferred one is passed on. `centrality` is the cosine with its own centroid.
 
     Args:
-        centroids: What `Centroids` has left.
-        least: The least cosine of neighbours that are to be found.
+        centroids: The output of `Centroids`.
+        least: Minimum cosine of neighbours to find.
     """
 
     name = "cluster_members"
@@ -142,7 +143,7 @@ def distinct_vectors(table: pa.Table) -> pa.Table:
 
 
 def cluster_cuts(runs: RunFiles, clusters: int, range_bytes: int) -> list[int]:
-    """Where ranges of whole clusters begin and end, so that each holds about `range_bytes`."""
+    """Bounds of ranges of whole clusters, so that each holds about `range_bytes`."""
     counts = np.zeros(clusters + 1, np.int64)
     for file in runs.files:
         keys = column(open_run(file.path, storage_options=runs.storage_options), "cluster")
@@ -157,17 +158,17 @@ def cluster_cuts(runs: RunFiles, clusters: int, range_bytes: int) -> list[int]:
 
 
 def spherical_kmeans(vectors: Vectors, count: int, *, seed: int, max_iter: int, tol: float) -> Vectors:
-    """`count` directions around which the vectors gather (Dhillon and Modha 2001), as vectors of whole numbers.
+    """`count` centroid directions of the vectors (spherical k-means, Dhillon and Modha 2001), as integer vectors.
 
-    Products, sums and so the assignments are exact: the same vectors in the same order give the same centroids
+    Products, sums and so the assignments are exact: the same vectors in the same order produce the same centroids
     everywhere.
 
     Args:
-        vectors: Vectors of whole numbers.
-        count: How many centroids, at most as many as there are vectors.
-        seed: Chooses the vectors to begin with.
-        max_iter: The most rounds of assigning and averaging.
-        tol: Rounds end when the mean cosine between vectors and their centroids grows by less than this share of it.
+        vectors: Integer vectors.
+        count: Number of centroids, at most the number of vectors.
+        seed: Seed for the initial vectors.
+        max_iter: Maximum number of rounds of assigning and averaging.
+        tol: Stop when the mean cosine between vectors and their centroids grows by less than this share.
 
     Example:
         >>> vectors, _ = whole_vectors(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]))
@@ -187,7 +188,7 @@ def spherical_kmeans(vectors: Vectors, count: int, *, seed: int, max_iter: int, 
         counts = np.zeros(count, np.int64)
         add_vectors(vectors, labels, sums, counts)
         moved, usable = whole_vectors(sums)
-        # A centroid that nothing is near to stays where it is.
+        # A centroid without near vectors does not move.
         centroids[usable] = moved[usable]
     return centroids
 

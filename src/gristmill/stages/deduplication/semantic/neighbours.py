@@ -1,4 +1,4 @@
-"""The search: for every vector the nearest one that is preferred to it, first in each cluster, then over all."""
+"""The search: for every vector the nearest one preferred to it, first in each cluster, then over all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAIRS = pa.schema(
         ("other_id", pa.large_string()),
     ]
 )
-"""A document, the preferred one that is nearest to it, and their cosine; hashes lead to the vectors."""
+"""A document, its nearest preferred one, and their cosine; hashes lead to the vectors."""
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -40,11 +40,13 @@ def check_which_to_keep(value: str) -> None:
     """Refuse an unknown rule."""
     if value not in get_args(WhichToKeep):
         known = get_args(WhichToKeep)
-        raise UsageError(f"which_to_keep={value!r}: give one of {', '.join(known)}.{did_you_mean(str(value), known)}")
+        raise UsageError(
+            f"which_to_keep={value!r}: must be one of {', '.join(known)}.{did_you_mean(str(value), known)}"
+        )
 
 
 def nearest_preferred(vectors: Vectors, members: int, places: Integers, least: float) -> tuple[Floats, Integers]:
-    """For each vector its nearest one of a lower place, and their cosine; -1 where none reaches `least`.
+    """For each vector its nearest one of lower rank, and their cosine; -1 if none reaches `least`.
 
     The first `members` vectors are compared with all others, the rest (visitors) only with members.
     """
@@ -61,18 +63,18 @@ def nearest_preferred(vectors: Vectors, members: int, places: Integers, least: f
 
 
 def _blocks(column_start: int, members: int, count: int) -> Iterator[int]:
-    # Each pair of members is met once: the rows before this column have met it from the other side.
+    # Each pair of members is compared once: the rows before this column have compared it from the other side.
     yield from range(column_start, members, SEARCH_BLOCK)
     yield from range(members, count, SEARCH_BLOCK)
 
 
 class ClusterNeighbours(RangeReader):
-    """Gives the pairs of a range of clusters.
+    """Lists the pairs of a range of clusters.
 
     Args:
-        least: The least cosine of pairs.
-        which_to_keep: Prefers the vectors far from their centroid (`hard`), near to it (`easy`), or any (`random`);
-            None prefers by the rank that the survivor rule gave.
+        least: Minimum cosine of pairs.
+        which_to_keep: Prefers the vectors far from their centroid (`hard`), near it (`easy`), or any (`random`); None
+            uses the rank of the survivor rule.
         seed: For `random`.
     """
 
@@ -129,12 +131,12 @@ class ClusterNeighbours(RangeReader):
         else:
             central = column(table, "centrality")
             ranks = central if self.which_to_keep == "hard" else -central
-        # Documents that stay in any case come before all others.
+        # Documents that are always kept come before all others.
         return np.where(np.isneginf(given), given, ranks)
 
 
 def _shuffled(documents: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float64]:
-    """A number for every document that looks random (the finalizer of SplitMix64, Steele et al. 2014)."""
+    """A pseudo-random number for every document (the finalizer of SplitMix64, Steele et al. 2014)."""
     values = documents + np.uint64(seed * 0x9E3779B97F4A7C15 % (1 << 64))
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -142,7 +144,7 @@ def _shuffled(documents: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.fl
 
 
 class EqualVectors(RangeReader):
-    """Gives the pairs of a range of hashes whose vectors are equal."""
+    """Lists the pairs of a range of hashes whose vectors are equal."""
 
     name = "equal_vectors"
     fork_safe = True
@@ -169,7 +171,7 @@ class EqualVectors(RangeReader):
 
 
 class NearestPairs(RangeReader):
-    """Gives one pair for each document of a range, the nearest: what every later choice of `eps` is made from."""
+    """Lists one pair for each document of a range, the nearest: what every later choice of `eps` is based on."""
 
     name = "nearest_pairs"
     fork_safe = True

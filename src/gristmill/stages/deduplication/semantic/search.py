@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MEMBERS_RANGE_BYTES = 64 << 20
 DEFAULT_MAX_EPS = 0.1
-# What a forecast reckons with; measured by benchmarks/bench_dedup_semantic.py.
+# Assumptions of a forecast; measured by benchmarks/bench_dedup_semantic.py.
 _ROUNDS = 15
 _VISITS = 2.0
 _OPERATIONS_PER_SECOND = 3e10
@@ -36,15 +36,15 @@ _OPERATIONS_PER_SECOND = 3e10
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How pairs are looked for.
+    """Settings of the search for pairs.
 
     Attributes:
-        n_clusters: How many clusters; None takes the square root of the number of different vectors.
-        max_iter: The most rounds of k-means.
+        n_clusters: Number of clusters; None uses the square root of the number of different vectors.
+        max_iter: Maximum number of rounds of k-means.
         tol: When k-means stops.
         seed: For everything random.
-        which_to_keep: The preference; None leaves it to the survivor rule.
-        max_eps: Pairs up to so far apart are kept, so that any smaller `eps` can be chosen afterwards.
+        which_to_keep: The preference; None uses the survivor rule.
+        max_eps: Maximum distance of the pairs to keep, so that any smaller `eps` can be chosen afterwards.
     """
 
     n_clusters: int | None = None
@@ -56,29 +56,29 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         if self.n_clusters is not None and self.n_clusters < 1:
-            raise UsageError(f"n_clusters={self.n_clusters!r}: give at least 1, or None to have it derived.")
+            raise UsageError(f"n_clusters={self.n_clusters!r}: must be at least 1, or None to derive it.")
         if self.max_iter < 1 or self.tol < 0:
             raise UsageError(
-                f"max_iter={self.max_iter!r} and tol={self.tol!r}: give at least 1 round, and no negative."
+                f"max_iter={self.max_iter!r} and tol={self.tol!r}: must be at least 1 round, and not negative."
             )
         if self.which_to_keep is not None:
             check_which_to_keep(self.which_to_keep)
         if not 0 <= self.max_eps < 1:
-            raise UsageError(f"max_eps={self.max_eps!r}: a distance (1 - cosine) of pairs lies from 0 to below 1.")
+            raise UsageError(f"max_eps={self.max_eps!r}: a distance (1 - cosine) must be at least 0 and below 1.")
 
     @property
     def least(self) -> float:
-        """The least cosine of pairs that are kept."""
+        """Minimum cosine of the pairs to keep."""
         return 1.0 - self.max_eps
 
     def clusters(self, vectors: int) -> int:
-        """How many clusters so many different vectors are put into."""
+        """Number of clusters for this number of different vectors."""
         wanted = round(math.sqrt(vectors)) if self.n_clusters is None else self.n_clusters
         return max(1, min(wanted, vectors))
 
 
 def find_pairs(steps: Steps, vectors: RunFiles, settings: SearchSettings) -> RunFiles:
-    """Run the steps between vectors and pairs; each document that has a near preferred one has one row."""
+    """Run the steps between vectors and pairs; each document with a near preferred one has one row."""
     count, dimensions = _shape(vectors)
     every = hash_cuts(range_count(vectors.size))
     steps.run("twins", [KeyRanges(vectors, every), EqualVectors(), steps.writer("twins")], id_field=None)
@@ -104,16 +104,16 @@ def find_pairs(steps: Steps, vectors: RunFiles, settings: SearchSettings) -> Run
 
 
 def settle_max_eps(steps: Steps, settings: SearchSettings, *, eps: float | None, given: bool) -> SearchSettings:
-    """The settings with the `max_eps` of an earlier run, where its pairs reach as far as this one needs.
+    """The settings with the `max_eps` of an earlier run, if its pairs cover what this one needs.
 
-    Where they do not, or where another `max_eps` is asked for, the steps of the search are forgotten. Vectors, and what
-    is equal among them, do not depend on it and stay.
+    Otherwise, or if another `max_eps` was set, the steps of the search are discarded. Vectors, and equal ones among
+    them, do not depend on it and are kept.
 
     Args:
         steps: The run.
-        settings: Those that the workflow was made with.
-        eps: How far apart duplicates may be.
-        given: Whether `max_eps` was asked for, and not derived.
+        settings: The settings of the workflow.
+        eps: Maximum distance of duplicates.
+        given: Whether `max_eps` was set rather than derived.
     """
     least = _earlier_least(steps)
     if least is None or least == settings.least:
@@ -122,11 +122,11 @@ def settle_max_eps(steps: Steps, settings: SearchSettings, *, eps: float | None,
     if not given and (eps is None or 1.0 - eps >= least):
         return replace(settings, max_eps=earlier)
     reason = (
-        f"--max-eps {settings.max_eps:g} (max_eps) is not the {earlier:g} of the earlier run"
+        f"--max-eps {settings.max_eps:g} (max_eps) differs from {earlier:g} in the earlier run"
         if given
         else f"--eps {eps:g} (eps) is above the --max-eps {earlier:g} (max_eps) of the earlier run"
     )
-    _tell(steps, f"{reason}: pairs up to {settings.max_eps:g} apart are looked for anew. The embeddings stay.")
+    _tell(steps, f"{reason}: searching again for pairs up to {settings.max_eps:g} apart. Embeddings are reused.")
     _forget_search(steps)
     return settings
 
@@ -138,23 +138,23 @@ def _tell(steps: Steps, note: str) -> None:
 
 
 def _earlier_least(steps: Steps) -> float | None:
-    """The least cosine that an earlier run has looked for; None where there was no search."""
+    """The minimum cosine of an earlier search; None if there was none."""
     plan = read_plan(steps.folder("members")) or {}
     stages = [stage for stage in plan.get("stages", ()) if stage.get("name") == ClusterMembers.name]
     return float(stages[0]["parameters"]["least"]) if stages else None
 
 
 def _max_eps_of(least: float) -> float:
-    """The `max_eps` that gives exactly this least cosine, with as few digits as will do."""
+    """The `max_eps` for exactly this minimum cosine, with the fewest digits."""
     candidates = (round(1.0 - least, digits) for digits in range(1, 17))
     return next((max_eps for max_eps in candidates if 1.0 - max_eps == least), 1.0 - least)
 
 
 def _forget_search(steps: Steps) -> None:
-    """Remove what the steps from the clusters on have left.
+    """Remove the output of the steps from clustering on.
 
-    The plan of a step goes last of its files, and that of the clusters, which tells of the search, last of all: a run
-    that is stopped here finds it again and goes on with the removal.
+    The plan of a step is removed last of its files, and that of clustering, which identifies the search, last of all:
+    an interrupted run finds it again and continues the removal.
     """
     root = steps.root
     files = list(root.walk(root.path))
@@ -174,7 +174,7 @@ def _rows(runs: RunFiles) -> int:
 
 
 def _shape(runs: RunFiles) -> tuple[int, int]:
-    """How many vectors there are, and of how many numbers.
+    """The number of vectors and their length.
 
     Raises:
         InputError: They are not all of the same length.
@@ -186,15 +186,15 @@ def _shape(runs: RunFiles) -> tuple[int, int]:
         widths.add(int(table.schema.field("vector").type.list_size))
     if len(widths) > 1:
         raise InputError(
-            f"Embeddings must all have the same length, but there are some of {min(widths)} and some of "
-            f"{max(widths)} numbers. Embed all documents with the same model.",
+            f"Embeddings must all have the same length, but some have {min(widths)} and some {max(widths)} numbers. "
+            "Embed all documents with the same model.",
             lengths=sorted(widths),
         )
     return rows, widths.pop() if widths else 1
 
 
 def histogram(pairs: RunFiles, least: float) -> dict[str, int]:
-    """How many documents would go at each of a few values of `eps`."""
+    """The number of documents that would be removed at each of a few values of `eps`."""
     marks = [
         eps for eps in (0.001, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3) if eps <= 1 - least + 1e-12
     ]
@@ -215,7 +215,7 @@ class SearchForecast:
 
 
 def search_forecast(documents: int, dimensions: int, settings: SearchSettings, *, workers: int) -> SearchForecast:
-    """What the steps between vectors and pairs will need for so many documents."""
+    """What the steps between vectors and pairs will need for this number of documents."""
     clusters = settings.clusters(max(1, documents))
     sample = sample_size(max(1, documents), clusters, dimensions)
     learning = _ROUNDS * sample * clusters

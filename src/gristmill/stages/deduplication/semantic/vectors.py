@@ -1,9 +1,9 @@
-"""The first step: the embedding of every document, as a short vector of whole numbers.
+"""The first step: the embedding of every document, as a short integer vector.
 
 An embedding is scaled to length 1 and then to `scale(dimensions)`, just short of 4096, and rounded. The product of two
-such vectors, and every sum on the way to it, is a whole number of at most 2**24, which float32 holds exactly. So matrix
-products of float32 are exact, whatever the library, the threads or the processor do, and the result of a deduplication
-is the same everywhere. A cosine is right to about 0.0001.
+such vectors, and every intermediate sum, is an integer of at most 2**24, which float32 represents exactly. So matrix
+products of float32 are exact, independent of library, threads and processor, and the result of a deduplication is the
+same everywhere. A cosine is accurate to about 0.0001.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Matrix = npt.NDArray[np.float64]
 
 
 def scale(dimensions: int) -> float:
-    """The length of vectors of whole numbers: rounding makes them at most `sqrt(dimensions) / 2` longer."""
+    """The length of integer vectors: rounding makes them at most `sqrt(dimensions) / 2` longer."""
     return 4096.0 - 0.5 * math.sqrt(dimensions)
 
 
 def whole_vectors(matrix: npt.NDArray[Any]) -> tuple[Vectors, npt.NDArray[np.bool_]]:
-    """The rows of a matrix as vectors of whole numbers, and which of them have a direction at all.
+    """The rows of a matrix as integer vectors, and which of them have a direction at all.
 
     Example:
         >>> whole_vectors(np.array([[0.0, 3.0, 4.0], [0.0, 0.0, 0.0]]))[0].tolist()
@@ -54,7 +54,7 @@ def vector_array(vectors: Vectors) -> pa.FixedSizeListArray:
 
 
 def vectors_of(table: pa.Table, name: str = "vector") -> Vectors:
-    """A column of vectors as one matrix; without a copy where the table has one chunk."""
+    """A column of vectors as one matrix; without a copy if the table has one chunk."""
     width = table.schema.field(name).type.list_size
     chunks: list[Vectors] = [chunk.flatten().to_numpy().reshape(-1, width) for chunk in table.column(name).chunks]
     if len(chunks) == 1:
@@ -63,7 +63,7 @@ def vectors_of(table: pa.Table, name: str = "vector") -> Vectors:
 
 
 def embedding_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Matrix, npt.NDArray[np.int64]]:
-    """The embeddings of a column as a matrix, and the rows they belong to: those that have one.
+    """The embeddings of a column as a matrix, and the rows that have one.
 
     Raises:
         InputError: They are not lists of numbers, or not all of the same length.
@@ -77,7 +77,9 @@ def embedding_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Matrix, npt.ND
         return np.empty((0, 1)), np.empty(0, np.int64)
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(kind(array.type) for kind in kinds):
-        raise InputError(f"Embeddings are lists of numbers, but the column holds {array.type}.", type=str(array.type))
+        raise InputError(
+            f"Embeddings must be lists of numbers, but the column holds {array.type}.", type=str(array.type)
+        )
     valid = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
     array = array.drop_null()
     if pa.types.is_fixed_size_list(array.type):
@@ -89,15 +91,15 @@ def embedding_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Matrix, npt.ND
         return np.empty((0, 1)), valid
     if lengths.min() != lengths.max():
         raise InputError(
-            f"Embeddings must all have the same length, but there are some of {lengths.min()} and some of "
-            f"{lengths.max()} numbers. Embed all documents with the same model.",
+            f"Embeddings must all have the same length, but some have {lengths.min()} and some {lengths.max()} "
+            "numbers. Embed all documents with the same model.",
             lengths=sorted({int(length) for length in lengths}),
         )
     numbers = array.flatten()
     try:
         flat = numbers.cast(pa.float64()).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(f"Embeddings are lists of numbers, but the column holds {array.type}: {error}.") from error
+        raise InputError(f"Embeddings must be lists of numbers, but the column holds {array.type}: {error}.") from error
     return np.asarray(flat, np.float64).reshape(len(valid), int(lengths[0])), valid
 
 
@@ -115,7 +117,7 @@ def _of_json(texts: list[str | None]) -> pa.Array:
         return pa.array(lists, pa.large_list(pa.float64()))
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         wrong = next(one for one in lists if not (one is None or _is_numbers(one)))
-        raise InputError(f"An embedding is not a list of numbers but {str(wrong)[:60]}.") from None
+        raise InputError(f"An embedding must be a list of numbers, not {str(wrong)[:60]}.") from None
 
 
 def _is_numbers(value: Any) -> bool:
@@ -126,14 +128,14 @@ def _parsed(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        raise InputError(f"An embedding is not a list of numbers but {text[:60]!r}.") from None
+        raise InputError(f"An embedding must be a list of numbers, not {text[:60]!r}.") from None
 
 
 class WithText(DocumentStage):
     """Drops documents without any text, which have no meaning to compare.
 
     Args:
-        text_field: The column with the text.
+        text_field: Column that holds the text.
     """
 
     notes_changes = True
@@ -158,15 +160,15 @@ class WithText(DocumentStage):
 
 
 class DocumentVectors(DocumentStage):
-    """Turns documents with embeddings into vectors of whole numbers under the hash of the vector.
+    """Turns documents with embeddings into integer vectors, keyed by the hash of the vector.
 
-    Documents without an embedding, or with one that has no direction, are dropped: they are compared with nothing.
+    Documents without an embedding, or with one that has no direction, are dropped: they are not compared.
 
     Args:
         embedding_field: The column with the embeddings.
-        text_field: The column with the text, for the rules that look at it.
-        id_field: The column with the ids.
-        rule: Ranks the documents, where one of `survivor=` was chosen.
+        text_field: Column that holds the text, for the rules that use it.
+        id_field: Column that holds document ids.
+        rule: Ranks the documents, if a `survivor=` was set.
     """
 
     notes_changes = True
@@ -192,8 +194,8 @@ class DocumentVectors(DocumentStage):
             matrix, rows = embedding_matrix(task.column(self.embedding_field))
         except InputError as error:
             raise InputError(
-                f"The column {self.embedding_field!r} cannot be compared: {error} Say with --embedding-field "
-                "(embedding_field) which column holds the embeddings.",
+                f"The column {self.embedding_field!r} cannot be compared: {error} Set --embedding-field "
+                "(embedding_field) to the column that holds the embeddings.",
                 **error.facts,
             ) from None
         vectors, usable = whole_vectors(matrix)

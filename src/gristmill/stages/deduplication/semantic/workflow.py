@@ -1,4 +1,4 @@
-"""`SemanticDeduplicationWorkflow`: removes documents whose embeddings nearly agree with that of another one."""
+"""`SemanticDeduplicationWorkflow`: removes documents whose embeddings nearly equal that of another one."""
 
 from __future__ import annotations
 
@@ -27,68 +27,67 @@ from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 
 METRICS = ("cosine", "l2")
 DIMENSIONS = 384
-"""Of how many numbers a forecast takes embeddings to be when it has seen none."""
+"""Assumed length of embeddings in a forecast that has seen none."""
 
 
 @dataclass(eq=False, repr=False)
 class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
-    """Finds documents whose embeddings point in nearly the same direction, as SemDeDup does (Abbas et al. 2023).
+    """Removes documents whose embeddings point in nearly the same direction, as SemDeDup does (Abbas et al. 2023).
 
-    k-means gathers like vectors; in every cluster, and across the borders that are near, each vector looks for the
-    nearest one that is preferred to it. A document goes when that one has a cosine of at least 1 - `eps`. These pairs
-    stay in files: running again with another `eps` (up to `max_eps`) chooses anew, without embeddings or search. For an
-    `eps` above it, or another `max_eps`, the search is repeated with the embeddings that are there.
+    k-means clusters the vectors; in every cluster, and across near boundaries, each vector looks for the nearest one
+    that is preferred to it. A document is removed if that one has a cosine of at least 1 - `eps`. These pairs are kept
+    in files: running again with another `eps` (up to `max_eps`) reselects, without embeddings or search. For a larger
+    `eps`, or another `max_eps`, the search is repeated with the existing embeddings.
 
-    All vectors are rounded to whole numbers whose products are exact, so the result is the same on any number of
-    workers and on any machine. Documents without an embedding are compared with nothing, and stay; so are those without
-    a text, where the input has the column of texts.
+    All vectors are rounded to integers whose products are exact, so the result is the same on any number of workers and
+    on any machine. Documents without an embedding are not compared, and are kept; so are those without text, if the
+    input has the text column.
 
     Args:
-        input_path: A file, a folder, a glob, a URL, or a list of these.
-        output_path: Where the documents that stay are written; without `perform_removal` the ids of the others, in
+        input_path: A file, folder, glob or URL, or a list of these.
+        output_path: Output folder for the remaining documents; without `perform_removal` for the ids of the others, in
             `duplicates/`.
-        n_clusters: How many clusters; by default the square root of the number of vectors.
-        cache_path: Where intermediate files go; by default to `steps` in the record.
-        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
-        id_field: The column with the documents' ids.
-        embedding_field: The column with the embeddings: lists of numbers, all of the same length.
-        metadata_fields: Accepted; the output has all columns.
-        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
-        input_file_extensions: Which files of a folder to take.
-        max_iter: The most rounds of k-means.
-        tol: k-means stops when the mean cosine with the centroids grows by less than this share.
-        random_state: Chooses the vectors k-means begins with, and the order for which_to_keep="random".
-        init: Accepted; k-means begins with random vectors of its sample.
-        n_init: Accepted; k-means runs once.
+        n_clusters: Number of clusters; defaults to the square root of the number of vectors.
+        cache_path: Folder for intermediate files; defaults to `steps` in the record.
+        record_path: Where to keep the record of the run, instead of `OUTPUT.gristmill` beside the output.
+        id_field: Column that holds document ids.
+        embedding_field: Column that holds the embeddings: lists of numbers, all of the same length.
+        metadata_fields: Accepted for compatibility; the output has all columns.
+        input_filetype: "jsonl" or "parquet"; detected from the file names by default.
+        input_file_extensions: Extensions of the files to read in a folder.
+        max_iter: Maximum number of rounds of k-means.
+        tol: Stop k-means when the mean cosine with the centroids grows by less than this share.
+        random_state: Random seed of k-means and of which_to_keep="random".
+        init: Accepted for compatibility; k-means starts from random vectors of its sample.
+        n_init: Accepted for compatibility; k-means runs once.
         oversampling_factor: For GPUs; has no effect.
         max_samples_per_batch: For GPUs; has no effect.
-        fit_data_fraction: Accepted; k-means learns from a random sample that fits the memory.
-        distance_metric: "cosine" or "l2", which prefer the same, since all vectors have the same length.
-        which_to_keep: Which one of near documents stays: "hard" keeps those far from their centroid, "easy" those
-            near to it, "random" any.
-        ranking_strategy: Accepted only as None; rules of your own are `survivor="best"` with a `score_field`.
+        fit_data_fraction: Accepted for compatibility; k-means learns from a random sample that fits into memory.
+        distance_metric: "cosine" or "l2", which are equivalent, since all vectors have the same length.
+        which_to_keep: Which duplicate to keep: "hard" (farthest from its centroid), "easy" (nearest) or "random".
+        ranking_strategy: Only None is accepted; for your own ranking use `survivor="best"` with a `score_field`.
         pairwise_batch_size: For GPUs; has no effect.
-        eps: How far apart duplicates may be, as 1 - cosine; None only finds and keeps the pairs.
-        read_kwargs: As in the readers.
-        cache_kwargs: Accepted; intermediate files use the options of `write_kwargs`.
-        write_kwargs: As in the writers.
-        clear_output: Accepted; `run(fresh=True)` starts over.
-        verbose: Accepted; has no effect.
+        eps: Maximum distance (1 - cosine) of duplicates; None only finds and keeps the pairs.
+        read_kwargs: See the readers.
+        cache_kwargs: Accepted for compatibility; intermediate files use the options of `write_kwargs`.
+        write_kwargs: See the writers.
+        clear_output: Accepted for compatibility; `run(fresh=True)` starts over.
+        verbose: Accepted for compatibility; has no effect.
         pairwise_compute_dtype: For GPUs; has no effect.
         kmeans_embedding_output_dtype: For GPUs; has no effect.
-        perform_removal: Write the documents that stay; else only the ids of those to remove.
-        max_eps: Pairs up to so far apart are kept, so that `eps` can be changed up to it; by default that of an earlier
-            run into the same output, where `eps` is not above it, else 0.1 or `eps`.
-        input_blocksize: As `blocksize` of the readers.
-        files_per_partition: As in the readers, instead of `input_blocksize`.
-        output_filetype: "jsonl" or "parquet"; by default as the input.
+        perform_removal: If True, write the remaining documents; otherwise only the ids of those to remove.
+        max_eps: Keep pairs up to this distance, so that `eps` can be raised later without a new search. Defaults to the
+            value of an earlier run into the same output unless `eps` is larger, otherwise to 0.1 or `eps`.
+        input_blocksize: See `blocksize` of the readers.
+        files_per_partition: See the readers; instead of `input_blocksize`.
+        output_filetype: "jsonl" or "parquet"; defaults to the input format.
         survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" or "newest" by
             `score_field`, or by "priority" of sources.
-        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
+        score_field: Column of numbers for survivor="best" (the highest is kept), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
-        text_field: The column with the text, for survivor="longest", and to leave out empty texts.
-        against: Other documents (as `input_path`) to compare with. They stay where they are, and input documents that
-            are duplicates of them go.
+        text_field: Column that holds the text, for survivor="longest", and to skip empty texts.
+        against: Other documents (see `input_path`) to compare with. They are not changed, and input documents that
+            duplicate them are removed.
 
     Example:
         >>> workflow = SemanticDeduplicationWorkflow("embedded/", "unique/", eps=0.01, perform_removal=True)
@@ -102,7 +101,7 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
     id_generator_file = "semantic_id_generator.json"
     first_step = "vectors"
     chain_range_bytes = RANGE_BYTES
-    """How many bytes of pairs are in memory at once to find survivors."""
+    """Bytes of pairs in memory at once when finding survivors."""
 
     without_effect = (
         "cache_kwargs",
@@ -164,17 +163,17 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
     def __post_init__(self) -> None:
         kind = type(self).__name__
         if self.ranking_strategy is not None:
-            raise UsageError(f"{kind}(ranking_strategy=…): give which_to_keep, or survivor='best' with a score_field.")
+            raise UsageError(f"{kind}(ranking_strategy=…): use which_to_keep, or survivor='best' with a score_field.")
         if self.distance_metric not in METRICS:
-            raise UsageError(f"{kind}(distance_metric={self.distance_metric!r}): give 'cosine' or 'l2'.")
+            raise UsageError(f"{kind}(distance_metric={self.distance_metric!r}): must be 'cosine' or 'l2'.")
         if self.survivor is not None and self.which_to_keep != "hard":
             raise UsageError(
-                f"{kind}(which_to_keep={self.which_to_keep!r}, survivor={self.survivor!r}): give one of the two."
+                f"{kind}(which_to_keep={self.which_to_keep!r}, survivor={self.survivor!r}): set only one of the two."
             )
         if self.eps is not None and not 0 <= self.eps < 1:
-            raise UsageError(f"eps={self.eps!r}: a distance (1 - cosine) of duplicates lies from 0 to below 1.")
+            raise UsageError(f"eps={self.eps!r}: a distance (1 - cosine) must be at least 0 and below 1.")
         if self.perform_removal and self.eps is None:
-            raise UsageError(f"{kind}(perform_removal=True, eps=None): say in eps how far apart duplicates may be.")
+            raise UsageError(f"{kind}(perform_removal=True, eps=None): set eps to the maximum distance of duplicates.")
         super().__post_init__()
         self.settings = SearchSettings(
             n_clusters=self.n_clusters,
@@ -187,7 +186,7 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
         self._check_eps(self.eps)
 
     def with_eps(self, eps: float) -> SemanticDeduplicationWorkflow:
-        """The same workflow with another `eps`; its run chooses anew among the pairs that this one has found."""
+        """The same workflow with another `eps`; its run reselects among the pairs that this one found."""
         import copy
 
         self._check_eps(eps)
@@ -198,9 +197,9 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
     def _check_eps(self, eps: float | None) -> None:
         if eps is not None and not 0 <= eps <= self.settings.max_eps:
             raise UsageError(
-                f"eps={eps!r}: it is a distance (1 - cosine) from 0 to max_eps={self.settings.max_eps:g}. Pairs "
-                "further apart are not kept; for a larger eps give a larger max_eps: the search is then repeated, with "
-                "the embeddings that are there.",
+                f"eps={eps!r}: must be a distance (1 - cosine) from 0 to max_eps={self.settings.max_eps:g}. Pairs "
+                "further apart are not kept; for a larger eps set a larger max_eps: the search is then repeated with "
+                "the existing embeddings.",
                 eps=eps,
             )
 
@@ -220,9 +219,9 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
         return [self.embedding_field, self.id_field or "id", self.text_field, *self.rule.columns]
 
     def _text_stages(self, steps: Steps) -> list[Stage]:
-        """What leaves out documents without a text, whose embeddings are all the same and tell nothing.
+        """The stage that skips documents without text, whose embeddings are all the same and meaningless.
 
-        Whether there are texts is asked of the input as a whole: of a batch, it would depend on how the input is cut.
+        Whether there are texts is decided for the whole input: per batch, it would depend on the partitioning.
         """
         found = steps.source.look_for([self.text_field])
         return [WithText(self.text_field)] if found is not None and self.text_field in found.names else []

@@ -1,4 +1,4 @@
-"""Classifiers: a label, and if asked for its probabilities, for every document."""
+"""Classifiers: a label, and optionally probabilities, for every document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard classifiers: content safety in words, and poisoned instructions by hidden state. Both need Llama Guard."""
+"""The guard classifiers: content safety by answers, poisoned instructions by hidden state. Both need Llama Guard."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _POISONED_FROM = 0.5
 
 
 class AegisModelStage(TokenBatchModelStage):
-    """Runs a guard model: the tokens of its answers, or the probability and verdict of poisoning.
+    """Runs a guard model: returns the tokens of its answers, or the probability and verdict of poisoning.
 
     Args:
         model_identifier: The adapter.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for the gated base model; it is never shown.
-        label_field: The column for the answer (as text), or for the verdict.
-        score_field: The column for the probability of poisoning.
-        model_inference_batch_size: The most documents per forward pass.
-        has_seq_order: Whether the tokenizer sorted the documents; the original order is then restored.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for the gated base model; it is never shown.
+        label_field: Column for the answer (as text), or for the verdict.
+        score_field: Column for the probability of poisoning.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents; if so, the original order is restored.
         add_instruction_data_guard: Judge poisoning instead of answering.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        autocast: Use a faster 16-bit type, if the device has one.
         keep_tokens: Keep the token columns.
-        base_model: The base model, if not the published one.
+        base_model: Base model, if not the published one.
         judge_model: The network over the hidden state, if not the published one.
     """
 
@@ -109,7 +109,7 @@ class AegisModelStage(TokenBatchModelStage):
             fetch_model(part, cache_dir=self.cache_dir, token=self._hf_token)
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
-        """Load all parts onto the GPU, or the CPU, from local files."""
+        """Load all parts onto the GPU or CPU from local files."""
         import torch
 
         from gristmill.stages.text.classifiers.guard_models import GuardModel
@@ -143,30 +143,30 @@ class AegisModelStage(TokenBatchModelStage):
 class AegisClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     """Labels unsafe content with an AEGIS model: `safe`, a category O1 to O13, or `unknown`.
 
-    The base model `meta-llama/LlamaGuard-7b` is gated: ask for access on its page, then give an `hf_token`.
+    The base model `meta-llama/LlamaGuard-7b` is gated: request access on its page, then pass an `hf_token`.
 
     Args:
         aegis_variant: The defensive model (default) or the permissive one.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for the gated base model; it is never shown.
-        label_field: The column for the label.
-        raw_output_field: The column for the model's answer.
-        keep_raw_output: Keep the answer, to see what became `unknown`.
-        text_field: The column with the text.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for the gated base model; it is never shown.
+        label_field: Column for the label.
+        raw_output_field: Column for the model's answer.
+        keep_raw_output: Keep the answer, to see what led to `unknown`.
+        text_field: Column that holds the text.
         filter_by: Keep only documents with one of these labels.
-        max_chars: How many characters of a text the model sees at the most.
-        sort_by_length: Run documents of similar length together; the original order is restored.
-        model_inference_batch_size: The most documents per forward pass.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        max_chars: Maximum number of characters of a text that the model sees.
+        sort_by_length: Process documents of similar length together; the original order is restored.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        autocast: Use a faster 16-bit type, if the device has one.
         keep_tokens: Keep the token columns.
-        aegis_prompt_field: A column that already holds the questions; None makes them.
-        keep_aegis_prompt_field: Keep the questions.
-        use_existing_tokens: Take the token columns that are already there; needs `aegis_prompt_field`.
+        aegis_prompt_field: Existing column of prompts; None creates them.
+        keep_aegis_prompt_field: Keep the prompts.
+        use_existing_tokens: Use existing token columns; needs `aegis_prompt_field`.
         policy: The categories of unsafe content, one `number: name` per line; None for the thirteen of AEGIS.
-        template: The whole question, with `{text}` and, if wanted, `{policy}` in it; None takes the chat template of
-            the adapter or of the base model, and words of our own where they have none. Give the question of the
-            model's card where results must be comparable with published ones.
-        base_model: The base model, if not the published one.
+        template: The whole prompt, containing `{text}` and optionally `{policy}`; None uses the chat template of the
+            adapter or of the base model, and our own wording if they have none. Use the prompt of the model card if
+            results must be comparable with published ones.
+        base_model: Base model, if not the published one.
     """
 
     aegis_variant: str = AEGIS_VARIANTS[0]
@@ -197,14 +197,14 @@ class AegisClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
         check_new_columns(self, "label_field", "raw_output_field")
         check_template(self.template)
         if self.use_existing_tokens and self.aegis_prompt_field is None:
-            raise UsageError("use_existing_tokens=True: name the column of the questions with aegis_prompt_field=.")
+            raise UsageError("use_existing_tokens=True: set aegis_prompt_field= to the column of the prompts.")
 
     def filter_by_category(self, value: str) -> bool:
         """Whether a document with this label is kept."""
         return self.filter_by is None or value in self.filter_by
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
-        """Question, tokenizer, model, reading of the answer, and the filter."""
+        """Prompt, tokenizer, model, reading of the answer, and the filter."""
         prompt_field = self.aegis_prompt_field or HIDDEN_TEXT_FIELD
         stages: list[ProcessingStage[Any, Any]] = []
         if self.aegis_prompt_field is None:
@@ -248,27 +248,27 @@ class AegisClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
 
 @dataclass(eq=False, repr=False)
 class InstructionDataGuardClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
-    """Tells the probability that an instruction with its response is poisoned, with `nvidia/instruction-data-guard`.
+    """Predicts the probability that an instruction with its response is poisoned (`nvidia/instruction-data-guard`).
 
-    Made for English texts of the form "Instruction: … Input: … Response: …". Look at some of what it finds before you
-    remove anything: false alarms are to be expected.
+    Made for English texts of the form "Instruction: … Input: … Response: …". Review some of its findings before you
+    remove anything: expect false positives.
 
     Args:
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for the gated base model; it is never shown.
-        label_field: The column for the verdict.
-        score_field: The column for the probability.
-        text_field: The column with the text.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for the gated base model; it is never shown.
+        label_field: Column for the verdict.
+        score_field: Column for the probability.
+        text_field: Column that holds the text.
         filter_by: Keep only documents with this verdict, such as `[False]`.
-        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
-        sort_by_length: Run documents of similar length together; the original order is restored.
-        model_inference_batch_size: The most documents per forward pass.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        max_chars: Maximum number of characters of a text to tokenize; None for all.
+        sort_by_length: Process documents of similar length together; the original order is restored.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        autocast: Use a faster 16-bit type, if the device has one.
         keep_tokens: Keep the token columns.
-        use_existing_tokens: Take the token columns that are already there instead of making them.
+        use_existing_tokens: Use existing token columns instead of tokenizing.
         model_identifier: The network over the hidden state, if not the published one.
         aegis_variant: The adapter, if not the defensive AEGIS model.
-        base_model: The base model, if not the published one.
+        base_model: Base model, if not the published one.
     """
 
     cache_dir: str | None = None

@@ -40,25 +40,24 @@ def __getattr__(name: str) -> Any:
 
 
 class ClassifierModelStage(TokenBatchModelStage):
-    """Adds the most probable label of each document, and its probabilities if asked for.
+    """Adds the most probable label of each document, and optionally its probabilities.
 
     Args:
         model_identifier: A hub id, a local folder, or `package:NAME`.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        label_field: The column for the label.
-        score_field: The column for the probabilities of all classes; None leaves them out.
-        model_inference_batch_size: The most documents per forward pass.
-        has_seq_order: Whether the tokenizer sorted the documents; the original order is then restored.
-        padding_side: Where shorter documents are padded.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
-        hf_token: An access token for gated models.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        label_field: Column for the label.
+        score_field: Column for the probabilities of all classes; None omits them.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents; if so, the original order is restored.
+        padding_side: Side on which shorter documents are padded.
+        autocast: Use a faster 16-bit type, if the device has one.
+        hf_token: Access token for gated models.
         keep_tokens: Keep the token columns.
-        max_seq_length: Cut token lists that others made.
-        cpu_backend: What runs the network where there is no GPU: `torch`, or `torch-int8` (faster, and a few
-            labels differ).
-        expected_labels: Labels that the model must know, because something later asks for them.
-        scores_by_label: Make the column of probabilities a record with a field for each label, instead of a list in the
-            order of the model's labels.
+        max_seq_length: Maximum number of tokens of existing token lists; longer ones are cut.
+        cpu_backend: What runs the network on the CPU: `torch`, or `torch-int8` (faster, but a few labels differ).
+        expected_labels: Labels that the model must have, because a later stage uses them.
+        scores_by_label: Store the probabilities as a record with a field for each label, instead of a list in the order
+            of the model's labels.
     """
 
     notes_changes = True
@@ -105,11 +104,11 @@ class ClassifierModelStage(TokenBatchModelStage):
             self.scores_by_label = True
 
     def outputs(self) -> tuple[list[str], list[str]]:
-        """The label column, and the one of the probabilities if asked for."""
+        """The label column, and that of the probabilities if requested."""
         return ["data"], [self.label_field] + ([self.score_field] if self.score_field is not None else [])
 
     def check_folder(self, folder: Path) -> None:
-        """Refuse a local folder without settings or weights, or whose labels lack one that is asked for."""
+        """Refuse a local folder without settings or weights, or whose labels lack an expected one."""
         super().check_folder(folder)
         named = read_config(folder).get("id2label")
         if isinstance(named, dict):
@@ -119,12 +118,12 @@ class ClassifierModelStage(TokenBatchModelStage):
         unknown = [label for label in self.expected_labels if label not in labels]
         if unknown:
             raise UsageError(
-                f"filter_by has {unknown[0]!r}, which {self.model_identifier} never gives."
-                f"{did_you_mean(unknown[0], labels)} Its labels are {', '.join(map(repr, labels))}."
+                f"filter_by contains {unknown[0]!r}, which {self.model_identifier} never "
+                f"returns.{did_you_mean(unknown[0], labels)} Its labels are {', '.join(map(repr, labels))}."
             )
 
     def _setup(self, local_files_only: bool = True) -> None:
-        """Load the network onto the GPU, or the CPU, from local files; else get the configuration of its base model."""
+        """Load the network onto the GPU or CPU from local files; otherwise download its base model's configuration."""
         if local_files_only:
             self._load()
             return
@@ -142,7 +141,7 @@ class ClassifierModelStage(TokenBatchModelStage):
         if self.padding_side == "left" and getattr(network, "window", None) is not None:
             raise UsageError(
                 f"padding_side='left': {self.model_identifier} reads the first {network.window} tokens of a text, so "
-                "padding belongs on the right."
+                "padding must be on the right."
             )
         self.model = place(
             network,
@@ -171,30 +170,30 @@ class ClassifierModelStage(TokenBatchModelStage):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
-    """Labels documents with a classifier: tokenizer, network, and a filter on the labels if asked for.
+    """Labels documents with a classifier: tokenizer, network, and optionally a filter on the labels.
 
-    Use it with any model in the form of `Deberta` (or a transformers sequence classifier), or as the base of a class
-    with settings of its own.
+    Use it with any model in the form of `Deberta` (or a transformers sequence classifier), or as the base class of one
+    with its own settings.
 
     Args:
         model_identifier: A hub id, a local folder, or `package:NAME`.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        label_field: The column for the label.
-        score_field: The column for the probabilities of all classes; None leaves them out.
-        text_field: The column with the text.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        label_field: Column for the label.
+        score_field: Column for the probabilities of all classes; None omits them.
+        text_field: Column that holds the text.
         filter_by: Keep only documents with one of these labels.
-        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
-        max_seq_length: The most tokens of a document; None takes the tokenizer's own limit.
-        padding_side: Where shorter documents are padded.
-        sort_by_length: Run documents of similar length together; the original order is restored.
-        model_inference_batch_size: The most documents per forward pass.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        max_chars: Maximum number of characters of a text to tokenize; None for all.
+        max_seq_length: Maximum number of tokens per document; None for the tokenizer's own limit.
+        padding_side: Side on which shorter documents are padded.
+        sort_by_length: Process documents of similar length together; the original order is restored.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        autocast: Use a faster 16-bit type, if the device has one.
         keep_tokens: Keep the token columns.
-        use_existing_tokens: Take the token columns that are already there instead of making them.
-        hf_token: An access token for gated models; it is never shown.
-        cpu_backend: What runs the network where there is no GPU: `torch` or `torch-int8`.
-        scores_by_label: Make the column of probabilities a record with a field for each label, instead of a list in the
-            order of the model's labels.
+        use_existing_tokens: Use existing token columns instead of tokenizing.
+        hf_token: Access token for gated models; it is never shown.
+        cpu_backend: What runs the network on the CPU: `torch` or `torch-int8`.
+        scores_by_label: Store the probabilities as a record with a field for each label, instead of a list in the order
+            of the model's labels.
 
     Example:
         >>> classifier = DistributedDataClassifier(model_identifier="models/topic", filter_by=["science"])
@@ -262,7 +261,7 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
 def compose(
     classifier: Any, model: TokenBatchModelStage, *, tokenizer_identifier: str | None = None
 ) -> list[ProcessingStage[Any, Any]]:
-    """The stages of a classifier around its model stage: tokenizer before, filter on the labels behind."""
+    """The stages of a classifier around its model stage: tokenizer before, filter on the labels after."""
     stages: list[ProcessingStage[Any, Any]] = []
     if not classifier.use_existing_tokens:
         tokenizer = TokenizerStage(
@@ -283,7 +282,7 @@ def compose(
 
 
 def label_filter(classifier: Any) -> list[ProcessingStage[Any, Any]]:
-    """The stage that drops documents by their label, if the classifier was asked to."""
+    """The stage that drops documents by label, if requested."""
     if classifier.filter_by is None:
         return []
     from gristmill.stages.text.classifiers.label_filter import LabelFilter
@@ -306,36 +305,36 @@ def by_label(values: np.ndarray[Any, Any], labels: Sequence[str]) -> pa.Array:
 
 
 def check_scores_by_label(classifier: Any) -> None:
-    """Refuse `scores_by_label` where there is no column for it."""
+    """Refuse `scores_by_label` without a column for it."""
     if classifier.scores_by_label and classifier.score_field is None:
         raise UsageError("scores_by_label=True needs score_field: the column for the probabilities.")
 
 
 def check_filter_by(labels: Any, *, known: Sequence[Any] | None = None) -> None:
-    """Refuse a filter that would drop everything by mistake; `known` are all labels, where they are fixed."""
+    """Refuse a filter that would drop everything by mistake; `known` are all labels, if they are fixed."""
     if labels is None:
         return
     if isinstance(labels, str) or not isinstance(labels, Sequence) or not labels:
-        raise UsageError(f"filter_by={labels!r}: give a list with at least one label to keep, or None to keep all.")
+        raise UsageError(f"filter_by={labels!r}: must be a list with at least one label to keep, or None to keep all.")
     for label in labels:
         if known is None and not isinstance(label, str):
-            raise UsageError(f"filter_by has {label!r}, and labels are texts: give {str(label)!r}.")
+            raise UsageError(f"filter_by contains {label!r}, but labels are strings: use {str(label)!r}.")
         if known is not None and label not in known:
             raise UsageError(
-                f"filter_by has {label!r}, which is never given.{did_you_mean(str(label), map(str, known))} "
+                f"filter_by contains {label!r}, which is never returned.{did_you_mean(str(label), map(str, known))} "
                 f"The labels are {', '.join(map(repr, known))}."
             )
 
 
 def check_model_options(stage: Any) -> None:
-    """Refuse, where it is given, what the parts of a classifier or embedder would refuse later."""
+    """Refuse early what the parts of a classifier or embedder would refuse later."""
     for option in ("max_chars", "max_seq_length", "model_inference_batch_size"):
         check_positive(option, getattr(stage, option))
     check_padding_side(stage.padding_side)
 
 
 def check_new_columns(stage: Any, *options: str) -> None:
-    """Refuse columns for results that would replace the text, the tokens, or each other.
+    """Refuse result columns that would overwrite the text, the tokens, or each other.
 
     Args:
         stage: A classifier or embedder with a `text_field`.
@@ -347,20 +346,20 @@ def check_new_columns(stage: Any, *options: str) -> None:
         if column is None:
             continue
         if not isinstance(column, str) or not column:
-            raise UsageError(f"{option}={column!r}: give the name of a column.")
+            raise UsageError(f"{option}={column!r}: must be a column name.")
         if column in taken:
             raise UsageError(
-                f"{option}={column!r}: {type(stage).__name__} has {taken[column]} in that column: give another name."
+                f"{option}={column!r}: {type(stage).__name__} has {taken[column]} in that column: choose another name."
             )
         taken[column] = f"{option}="
 
 
 def check_cpu_backend(name: str) -> None:
-    """Refuse an unknown CPU back end."""
+    """Refuse an unknown CPU backend."""
     if name == "onnx":
         raise UsageError(
-            "cpu_backend='onnx' was removed, because 'torch' gives the same labels faster: leave out cpu_backend, or "
-            "give 'torch'."
+            "cpu_backend='onnx' was removed, because 'torch' returns the same labels faster: omit cpu_backend, or use "
+            "'torch'."
         )
     if name not in CPU_BACKENDS:
-        raise UsageError(f"cpu_backend={name!r}: give one of {CPU_BACKENDS}.{did_you_mean(name, CPU_BACKENDS)}")
+        raise UsageError(f"cpu_backend={name!r}: must be one of {CPU_BACKENDS}.{did_you_mean(name, CPU_BACKENDS)}")

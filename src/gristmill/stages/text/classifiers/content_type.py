@@ -11,9 +11,9 @@ CONTENT_TYPE_MODEL_IDENTIFIER = "nvidia/content-type-classifier-deberta"
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ContentTypeClassifier(DistributedDataClassifier):
-    """Labels the type of speech of documents (news, blogs, reviews, …) with `nvidia/content-type-classifier-deberta`.
+    """Labels the content type of documents (news, blogs, reviews, …) with `nvidia/content-type-classifier-deberta`.
 
-    Takes the options of `DistributedDataClassifier`, with the defaults of the published model.
+    Accepts the options of `DistributedDataClassifier`, with the defaults of the published model.
 
     Example:
         >>> ContentTypeClassifier(model_inference_batch_size=64).label_field

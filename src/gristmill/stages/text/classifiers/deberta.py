@@ -1,4 +1,4 @@
-"""The classification networks: a pretrained transformer with one head, with several, or of transformers' own making."""
+"""The classification networks: a pretrained transformer with one head, with several, or from transformers itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, INPUT_ID_F
 
 FindFolder = Callable[[str], Path]
 
-# Set while weights are about to be loaded over the whole network, so that the backbone's own need not be read; gives
+# Set while weights are about to be loaded over the whole network, so that the backbone's own need not be read; returns
 # the folder with the settings of a base model.
 _settings_in: contextvars.ContextVar[FindFolder | None] = contextvars.ContextVar("settings_in", default=None)
 
@@ -44,14 +44,14 @@ POOLINGS = ("cls", "mean")
 
 
 class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
-    """A pretrained transformer with a classification head; gives probabilities.
+    """A pretrained transformer with a classification head; returns probabilities.
 
     Args:
-        config: `base_model` (a hub id, a folder or `package:NAME`), `fc_dropout` and `id2label`, as a mapping or an
-            instance of a dataclass. Some optional keys are ours:
-            `base_config`, the backbone's configuration, makes a saved classifier independent of the base model's files;
-            `pooling` "mean" averages all tokens instead of taking the first; `window` is how many tokens the backbone
-            reads, if not all; `token_bag` adds a linear classifier over all tokens to the head.
+        config: `base_model` (a hub id, a folder or `package:NAME`), `fc_dropout` and `id2label`, as a mapping or a
+            dataclass instance. Some optional keys are ours: `base_config`, the backbone's configuration, makes a saved
+            classifier independent of the base model's files; `pooling` "mean" averages all tokens instead of using the
+            first; `window` is the number of tokens that the backbone reads, if not all; `token_bag` adds a linear
+            classifier over all tokens to the head.
     """
 
     def __init__(self, config: Mapping[str, Any] | Any) -> None:
@@ -59,7 +59,7 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
         config = as_mapping(config)
         pooling = config.get("pooling", "cls")
         if pooling not in POOLINGS:
-            raise UsageError(f"pooling={pooling!r}: give one of {POOLINGS}.")
+            raise UsageError(f"pooling={pooling!r}: must be one of {POOLINGS}.")
         self.pooling = pooling
         self.model = make_backbone(config)
         self.dropout = nn.Dropout(config["fc_dropout"])
@@ -75,12 +75,12 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
 
     @property
     def uses_first_token_only(self) -> bool:
-        """Whether the head looks at no other vector of the backbone; the last layer need not compute them then."""
+        """Whether the head uses only the first vector, so that the last layer need not compute the others."""
         cls = type(self)
         return cls.logits is Deberta.logits and cls.forward is Deberta.forward and bool(self.pooling == "cls")
 
     def logits(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The values of all classes before the softmax."""
+        """The logits of all classes."""
         ids, mask = batch[INPUT_ID_FIELD], batch[ATTENTION_MASK_FIELD]
         before = padding_before(mask)
         if before is not None:
@@ -114,7 +114,7 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
 
 
 class TokenBag(nn.Module):  # type: ignore[misc]
-    """Gives a value for each class from the tokens that occur, whatever their order.
+    """Computes a value for each class from the tokens that occur, regardless of their order.
 
     The features are those of TF-IDF: one plus the logarithm of a token's count, times its rarity, scaled to length 1.
 
@@ -147,7 +147,7 @@ def _counts(ids: torch.Tensor) -> torch.Tensor:
 
 
 class SequenceClassifier(nn.Module):  # type: ignore[misc]
-    """A transformers sequence-classification model that gives probabilities, as `Deberta` does."""
+    """A transformers sequence-classification model that returns probabilities, like `Deberta`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class _Head(nn.Module):  # type: ignore[misc]
 
 
 class MultiHeadClassifier(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
-    """A transformer with several classification heads over the mean of its tokens; gives their probabilities.
+    """A transformer with several classification heads over the mean of its tokens; returns their probabilities.
 
     Args:
         config: `base_model` (or `base_config`) and `target_sizes`, the number of classes of each head.
@@ -199,7 +199,7 @@ def load_classifier(folder: Path, *, cache_dir: str | None = None) -> tuple[nn.M
     Raises:
         ModelNotFoundError: Files are missing.
         ModelLoadError: They cannot be used.
-        UsageError: The model has a single output, which is no choice between labels.
+        UsageError: The model has a single output, which is a score, not a label.
     """
     config = read_config(folder)
     weight_files(folder)
@@ -239,7 +239,7 @@ def load_weights(network: nn.Module, folder: Path) -> nn.Module:
     """The network with the weights in `folder`, in float32, ready for inference.
 
     Raises:
-        ModelLoadError: The weights are damaged, or not those of this network.
+        ModelLoadError: The weights are damaged, or belong to another network.
     """
     state = load_tensors(folder)
     # Buffers such as position ids are saved by some versions of transformers and made anew by others.
@@ -248,15 +248,15 @@ def load_weights(network: nn.Module, folder: Path) -> nn.Module:
     unexpected = [name for name in unexpected if not name.endswith("position_ids")]
     if missing or unexpected:
         raise ModelLoadError(
-            f"The weights in {folder} do not fit the network of its config.json: missing {missing[:4]}, "
-            f"unexpected {unexpected[:4]}.",
+            f"The weights in {folder} do not match the network of its config.json: missing {missing[:4]}, unexpected "
+            f"{unexpected[:4]}.",
             identifier=str(folder),
         )
     return network.float().eval()
 
 
 def as_mapping(config: Any) -> Mapping[str, Any]:
-    """A configuration as a mapping; an instance of a dataclass is taken too."""
+    """A configuration as a mapping; dataclass instances are accepted too."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return dataclasses.asdict(config)
     settings: Mapping[str, Any] = config
@@ -275,8 +275,8 @@ def check_choice(folder: Path, labels: Sequence[str]) -> None:
     """Refuse a model with a single output: as a probability it would be 1 for every document."""
     if len(labels) < 2:
         raise UsageError(
-            f"The model in {folder} has {len(labels)} output ({', '.join(map(repr, labels))}), which is a score and no "
-            "choice between labels. For a score from 0 to 5 use FineWebEduClassifier(model_identifier=...); for others "
+            f"The model in {folder} has {len(labels)} output ({', '.join(map(repr, labels))}), so it returns a score, "
+            "not a label. For a score from 0 to 5 use FineWebEduClassifier(model_identifier=...); for others "
             "subclass ModelStage."
         )
 
@@ -297,10 +297,10 @@ def make_backbone(config: Mapping[str, Any]) -> nn.Module:
 
 @contextlib.contextmanager
 def skipping_base_weights(find: FindFolder = model_folder) -> Iterator[None]:
-    """Make backbones without reading their weights, because the classifier's own will be loaded over them.
+    """Create backbones without reading their weights, because the classifier's own will be loaded over them.
 
     Args:
-        find: Gives the folder with the settings of a base model; by default nothing is downloaded.
+        find: Returns the folder with the settings of a base model; by default nothing is downloaded.
     """
     mark = _settings_in.set(find)
     try:

@@ -1,4 +1,4 @@
-"""The domain classifiers: what a document is about, in English and in 52 languages."""
+"""The domain classifiers: the topic of a document, in English and in 52 languages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MULTILINGUAL_DOMAIN_MODEL_IDENTIFIER = "nvidia/multilingual-domain-classifier"
 class DomainClassifier(DistributedDataClassifier):
     """Labels the domain of English documents with `nvidia/domain-classifier`.
 
-    Takes the options of `DistributedDataClassifier`, with the defaults of the published model.
+    Accepts the options of `DistributedDataClassifier`, with the defaults of the published model.
 
     Example:
         >>> DomainClassifier(model_inference_batch_size=64).label_field
@@ -31,7 +31,7 @@ class DomainClassifier(DistributedDataClassifier):
 class MultilingualDomainClassifier(DistributedDataClassifier):
     """Labels the domain of documents in many languages with `nvidia/multilingual-domain-classifier`.
 
-    Takes the options of `DistributedDataClassifier`, with the defaults of the published model.
+    Accepts the options of `DistributedDataClassifier`, with the defaults of the published model.
 
     Example:
         >>> MultilingualDomainClassifier(model_inference_batch_size=64).label_field

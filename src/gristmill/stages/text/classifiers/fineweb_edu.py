@@ -43,18 +43,18 @@ class FineWebModelStage(TokenBatchModelStage):
 
     Args:
         model_identifier: A hub id, a local folder, or `package:NAME`.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        label_field: The column for `high_quality` or `low_quality`.
-        float_score_field: The column for the score.
-        int_score_field: The column for the rounded score.
-        model_inference_batch_size: The most documents per forward pass.
-        has_seq_order: Whether the tokenizer sorted the documents; the original order is then restored.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        label_field: Column for `high_quality` or `low_quality`.
+        float_score_field: Column for the score.
+        int_score_field: Column for the rounded score.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents; if so, the original order is restored.
+        autocast: Use a faster 16-bit type, if the device has one.
         keep_tokens: Keep the token columns.
-        hf_token: An access token for gated models.
-        cpu_backend: What runs the network where there is no GPU: `torch` or `torch-int8`.
-        max_seq_length: Cut token lists that others made.
-        padding_side: Where shorter documents are padded.
+        hf_token: Access token for gated models.
+        cpu_backend: What runs the network on the CPU: `torch` or `torch-int8`.
+        max_seq_length: Maximum number of tokens of existing token lists; longer ones are cut.
+        padding_side: Side on which shorter documents are padded.
     """
 
     notes_changes = True
@@ -100,7 +100,7 @@ class FineWebModelStage(TokenBatchModelStage):
         return ["data"], [self.label_field, self.float_score_field, self.int_score_field]
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
-        """Load the regression model onto the GPU, or the CPU, from local files."""
+        """Load the regression model onto the GPU or CPU from local files."""
         import torch
 
         from gristmill.stages.text.models.devices import place
@@ -117,8 +117,8 @@ class FineWebModelStage(TokenBatchModelStage):
         outputs = int(network.config.num_labels)
         if outputs != 1:
             raise UsageError(
-                f"{self.model_identifier} has {outputs} outputs, and a score needs a model with one. For a choice "
-                "between labels use DistributedDataClassifier(model_identifier=...)."
+                f"{self.model_identifier} has {outputs} outputs, but a score needs a model with one. For labels use "
+                "DistributedDataClassifier(model_identifier=...)."
             )
 
     def process_model_output(
@@ -144,14 +144,14 @@ class FineWebModelStage(TokenBatchModelStage):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EducationClassifier(DistributedDataClassifier):
-    """Scores the educational value of documents: the base of the three published classifiers.
+    """Scores the educational value of documents: the base class of the three published classifiers.
 
-    Takes the options of `DistributedDataClassifier` (but no `score_field`), and three columns for its results.
+    Accepts the options of `DistributedDataClassifier` (but no `score_field`), and three columns for its results.
 
     Args:
-        label_field: The column for `high_quality` or `low_quality`.
-        float_score_field: The column for the score, from 0 to 5.
-        int_score_field: The column for the rounded score.
+        label_field: Column for `high_quality` or `low_quality`.
+        float_score_field: Column for the score, from 0 to 5.
+        int_score_field: Column for the rounded score.
     """
 
     float_score_field: str = "float_score"

@@ -1,4 +1,4 @@
-"""The networks of the Llama Guard family: one that answers in words, and one that judges its own hidden state."""
+"""The networks of the Llama Guard family: one that answers in words, and one that judges by its hidden state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gristmill.stages.text.models.loading import load_network, load_tensors, rea
 from gristmill.stages.text.models.sources import read_config
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, INPUT_ID_FIELD
 
-# What an answer needs: "unsafe", a line end and a list of categories.
+# Length of an answer: "unsafe", a line end and a list of categories.
 ANSWER_TOKENS = 100
 _ADAPTER_PREFIX = "base_model.model."
 
@@ -80,7 +80,7 @@ class GuardModel(nn.Module):  # type: ignore[misc]
                 input_ids=ids, attention_mask=mask, max_new_tokens=ANSWER_TOKENS, do_sample=False, pad_token_id=0
             )
             return answers[:, ids.shape[1] :]
-        # Places are counted from the first real token, as when a model answers.
+        # Positions are counted from the first real token, as when a model answers.
         places = (mask.cumsum(1) - 1).clamp(min=0)
         states = self.network(
             input_ids=ids, attention_mask=mask, position_ids=places, output_hidden_states=True
@@ -94,7 +94,7 @@ def merge_adapter(model: nn.Module, folder: Path) -> nn.Module:
     This is done once, at load time (Hu et al., "LoRA", arXiv:2106.09685).
 
     Raises:
-        UsageError: The adapter is of another kind, or made for another model.
+        UsageError: The adapter is of another type, or made for another model.
     """
     with reading(folder, "adapter_config.json"):
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""What goes before and after a guard model that answers in words: asking about each text, and reading the answers.
+"""Prompts for a guard model that answers in words, and the parsing of its answers.
 
-A guard model knows best how it wants to be asked: where its tokenizer has a chat template, that makes the question.
-The thirteen categories are those of Ghosh et al., "AEGIS", arXiv:2404.05993.
+If a guard model's tokenizer has a chat template, that creates the prompt. The thirteen categories are those of Ghosh et
+al., "AEGIS", arXiv:2404.05993.
 """
 
 from __future__ import annotations
@@ -57,18 +57,19 @@ Reply:"""
 
 
 class GuardPrompt:
-    """Makes the question about a text.
+    """Creates the prompt for a text.
 
     Args:
-        tokenizer: The tokenizer of the guard model; its chat template makes the question. None, or one without a
-            template, leaves that to words of our own.
+        tokenizer: The tokenizer of the guard model; its chat template creates the prompt. None, or one without a
+            template, falls back to our own wording.
         policy: The categories of unsafe content, one `number: name` per line; None for the thirteen of AEGIS. A chat
-            template gets it as `policy` and `categories`; where it takes neither, a policy that was given goes before
-            the template, and words of our own make the question.
-        template: The whole question, with `{text}` and, if wanted, `{policy}` in it; goes before everything else.
+            template receives it as `policy` and `categories`; if it accepts neither, an explicit policy takes
+            precedence over the template, and our own wording is used.
+        template: The whole prompt, containing `{text}` and optionally `{policy}`; takes precedence over everything
+            else.
 
     Raises:
-        UsageError: The template has no place for the text.
+        UsageError: The template does not contain the text.
     """
 
     def __init__(self, tokenizer: Any = None, *, policy: str | None = None, template: str | None = None) -> None:
@@ -81,7 +82,7 @@ class GuardPrompt:
         self._start = _own_start(tokenizer) if self.uses_chat_template else ""
 
     def __call__(self, text: str) -> str:
-        """The question about `text`."""
+        """The prompt for `text`."""
         if self.uses_chat_template:
             # The tokenizer puts its first token before every text, also before one that begins with it already.
             return self._chat(text, self.policy).removeprefix(self._start)
@@ -103,9 +104,9 @@ class GuardPrompt:
 
 
 def check_template(template: str | None) -> None:
-    """Refuse a template without a place for the text."""
+    """Refuse a template that does not contain the text."""
     if template is not None and template.count(TEXT_MARK) != 1:
-        raise UsageError(f"template={template!r}: give a text with {TEXT_MARK!r} once in it, where the document goes.")
+        raise UsageError(f"template={template!r}: must contain {TEXT_MARK!r} exactly once, where the document goes.")
 
 
 def _own_start(tokenizer: Any) -> str:
@@ -139,17 +140,17 @@ def read_answer(answer: str) -> str:
 
 
 class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Adds the question about each text as a column.
+    """Adds a column with the prompt for each text.
 
     Args:
-        text_field: The column with the text.
-        max_chars: How many characters of a text the question contains at the most.
-        prompt_field: The column for the question.
+        text_field: Column that holds the text.
+        max_chars: Maximum number of characters of a text in the prompt.
+        prompt_field: Column for the prompt.
         policy: The categories of unsafe content, one per line; None for the thirteen of AEGIS.
-        template: The whole question, with `{text}` and, if wanted, `{policy}` in it; None asks in the way of the model.
-        models: The models whose chat template makes the question: the first that has one.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for gated models.
+        template: The whole prompt, containing `{text}` and optionally `{policy}`; None uses the model's chat template.
+        models: The models whose chat template creates the prompt: the first that has one.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for gated models.
 
     Example:
         >>> FormatAegisPromptStage("text", template="{policy} {text}").prompt_field
@@ -193,7 +194,7 @@ class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.prompt_field]
 
     def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
-        """Download the tokenizers, whose chat templates make the question, once per node."""
+        """Download the tokenizers, whose chat templates create the prompt, once per node."""
         for model in self.models if self.template is None else ():
             fetch_model(model, cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
 
@@ -202,7 +203,7 @@ class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self._prompt = GuardPrompt(self._tokenizer(), policy=self.policy, template=self.template)
 
     def teardown(self) -> None:
-        """Forget the tokenizer."""
+        """Release the tokenizer."""
         self._prompt = None
 
     def _tokenizer(self) -> Any:
@@ -210,14 +211,14 @@ class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         for model in self.models if self.template is None else ():
             folder = model_folder(model, cache_dir=self.cache_dir)
             if not (folder / "tokenizer_config.json").is_file():
-                continue  # an adapter without a tokenizer of its own
+                continue  # an adapter without its own tokenizer
             tokenizer = load_tokenizer(folder)
             if tokenizer.chat_template:
                 return tokenizer
         return None
 
     def process(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with a question about each document."""
+        """The batch with a prompt for each document."""
         text = batch.text(self.text_field)
         if self.max_chars is not None:
             text = pc.utf8_slice_codeunits(text, 0, self.max_chars)
@@ -229,14 +230,14 @@ class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class PostProcessAegisResponsesStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Reads the label out of each answer.
+    """Parses the label from each answer.
 
     Args:
-        label_field: The column for the label.
-        raw_output_field: The column with the answer.
+        label_field: Column for the label.
+        raw_output_field: Column that holds the answer.
         keep_raw_output: Keep the answer.
-        aegis_prompt_field: The column with the question.
-        keep_aegis_prompt_field: Keep the question.
+        aegis_prompt_field: Column that holds the prompt.
+        keep_aegis_prompt_field: Keep the prompt.
     """
 
     notes_changes = True

@@ -1,4 +1,4 @@
-"""Drops documents by the label that a classifier gave them, with the label as the reason."""
+"""Drops documents by the label that a classifier assigned, with the label as the reason."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gristmill.tasks.document import DocumentBatch
 
 
 class LabelFilter(Filter):
-    """Keeps the documents with one of some labels; `gristmill why` tells which one a dropped document had.
+    """Keeps documents with certain labels; `gristmill why` shows the label of a dropped document.
 
     Args:
-        keep: Whether documents with a label are kept; asked once for each label of a task.
-        label_field: The column with the labels.
-        labels: What the user asked to keep.
+        keep: Whether to keep documents with a label; called once for each label of a task.
+        label_field: Column that holds the labels.
+        labels: The labels to keep, as requested by the user.
     """
 
     only_drops = True

@@ -58,9 +58,9 @@ class LinearModel:
     Attributes:
         labels: The labels by class number.
         bits: Words and pairs are hashed into 2 to this power buckets.
-        buckets: Those that count, in order.
-        weights: Buckets that count × classes.
-        rarity: How much each of these buckets counts.
+        buckets: The used buckets, in order.
+        weights: Used buckets × classes.
+        rarity: The weight of each of these buckets.
         bias: One value per class.
     """
 
@@ -76,7 +76,7 @@ class LinearModel:
         self._table = bucket_table(self.buckets)
 
     def probabilities(self, texts: pa.Array | Sequence[str]) -> Floats:
-        """The probability of each class for each text; a missing text counts as an empty one."""
+        """The probability of each class for each text; a missing text counts as empty."""
         column = text_column(texts if isinstance(texts, pa.Array | pa.ChunkedArray) else list(texts))
         scores = linear_scores(
             column.data, column.offsets, self.bits, self.buckets, self._table, self.weights, self.rarity, self.bias
@@ -86,7 +86,7 @@ class LinearModel:
         return result
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the model into `folder`; weights in 16 bits, which change no label in practice."""
+        """Write the model to `folder`, with 16-bit weights, which change no label in practice."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         facts = {"format": _FORMAT, "labels": self.labels, "bits": self.bits}
@@ -115,11 +115,11 @@ class LinearModel:
         if not (place / CONFIG_NAME).is_file():
             network = (place / _NETWORK_CONFIG).is_file()
             raise ModelNotFoundError(
-                f"{place} holds no linear classifier ({CONFIG_NAME} is missing)"
+                f"{place} is not a linear classifier ({CONFIG_NAME} is missing)"
                 + (
                     f" but a network. Use it with DistributedDataClassifier(model_identifier={str(folder)!r})."
                     if network
-                    else ". Make one with 'gristmill classifier train DATA.jsonl --kind linear --out DIR'."
+                    else ". Create one with 'gristmill classifier train DATA.jsonl --kind linear --out DIR'."
                 ),
                 identifier=str(folder),
                 files=[CONFIG_NAME, WEIGHTS_NAME],
@@ -155,7 +155,7 @@ class LinearModel:
 
 
 def _contradiction(labels: Any, bits: Any, buckets: Array, weights: Array, rarity: Array, bias: Array) -> str:
-    """What in the files of a model does not fit together; kernels trust all of it."""
+    """What is inconsistent in the files of a model; kernels trust all of it."""
     if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
         return f"its labels are {str(labels)[:100]}, not a list of texts"
     if type(bits) is not int or not 1 <= bits <= _MOST_BITS:
@@ -164,14 +164,14 @@ def _contradiction(labels: Any, bits: Any, buckets: Array, weights: Array, rarit
         return "its arrays are not of numbers"
     shapes = [array.shape for array in (buckets, weights, rarity, bias)]
     if buckets.ndim != 1 or shapes[1:] != [(len(buckets), len(labels)), (len(buckets),), (len(labels),)]:
-        return f"the shapes in {WEIGHTS_NAME} are {shapes}, and {CONFIG_NAME} has {len(labels)} labels"
+        return f"the shapes in {WEIGHTS_NAME} are {shapes}, but {CONFIG_NAME} has {len(labels)} labels"
     if len(buckets) and not (np.all(buckets[1:] > buckets[:-1]) and buckets[0] >= 0 and int(buckets[-1]) < 1 << bits):
         return f"its buckets are not in order, or not below 2 to the power of its {bits} bits"
     return ""
 
 
 def _read_arrays(path: Path, names: Sequence[str]) -> list[Array]:
-    """Arrays of an archive, once their headers say no more than the archive holds."""
+    """Arrays of an archive, after checking that their headers claim no more than the archive holds."""
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         for name in names:
             info = archive.getinfo(f"{name}.npy")
@@ -181,19 +181,19 @@ def _read_arrays(path: Path, names: Sequence[str]) -> list[Array]:
                 shape, _, kind = read_header[version](member)
                 claimed = math.prod(shape) * kind.itemsize
                 if claimed > info.file_size or info.file_size > _MOST_DEFLATED * (info.compress_size + 1):
-                    raise ValueError(f"{name} claims {claimed:,} bytes, and the file has {info.compress_size:,}")
+                    raise ValueError(f"{name} claims {claimed:,} bytes, but the file has {info.compress_size:,}")
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             return [arrays[name] for name in names]
 
 
 def shipped_models() -> list[str]:
-    """The names of the linear classifiers that come with the package."""
+    """The names of the linear classifiers shipped with the package."""
     return sorted(path.parent.name for path in _shipped_folder().glob(f"*/{CONFIG_NAME}"))
 
 
 def linear_folder(model_path: str | os.PathLike[str]) -> Path:
-    """The folder that `model_path` means: a path, or `shipped:NAME` for a model of the package.
+    """The folder of `model_path`: a path, or `shipped:NAME` for a model of the package.
 
     Raises:
         ModelNotFoundError: No such model is shipped.
@@ -205,7 +205,7 @@ def linear_folder(model_path: str | os.PathLike[str]) -> Path:
     known = shipped_models()
     if name not in known:
         raise ModelNotFoundError(
-            f"No model {name!r} is shipped.{did_you_mean(name, known)} There is {', '.join(known)}.",
+            f"There is no shipped model {name!r}.{did_you_mean(name, known)} Available: {', '.join(known)}.",
             identifier=text,
             files=[CONFIG_NAME, WEIGHTS_NAME],
             searched=[str(_shipped_folder())],
@@ -222,16 +222,16 @@ def _short_name(model_path: str) -> str:
 
 
 class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Adds the most probable label of each document, and its probabilities if asked for.
+    """Adds the most probable label of each document, and optionally its probabilities.
 
     Args:
-        model_path: The folder of the model, or `shipped:NAME` for one that comes with the package.
-        text_field: The column with the text.
-        label_field: The column for the label.
-        score_field: The column for the probabilities of all classes; None leaves them out.
-        expected_labels: Labels that the model must know, because something later asks for them.
-        scores_by_label: Make the column of probabilities a record with a field for each label, instead of a list in the
-            order of the model's labels.
+        model_path: The folder of the model, or `shipped:NAME` for one shipped with the package.
+        text_field: Column that holds the text.
+        label_field: Column for the label.
+        score_field: Column for the probabilities of all classes; None omits them.
+        expected_labels: Labels that the model must have, because a later stage uses them.
+        scores_by_label: Store the probabilities as a record with a field for each label, instead of a list in the order
+            of the model's labels.
     """
 
     for_dropped = "pass"
@@ -266,15 +266,15 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.text_field]
 
     def outputs(self) -> tuple[list[str], list[str]]:
-        """The label column, and the one of the probabilities if asked for."""
+        """The label column, and that of the probabilities if requested."""
         return ["data"], [self.label_field] + ([self.score_field] if self.score_field is not None else [])
 
     def content_digest(self) -> str | None:
-        """That of the model's folder; of one that is shipped, the version of the package tells as much."""
+        """The fingerprint of the model's folder; for a shipped model, the version of the package is enough."""
         return folder_digest(self.model_path)
 
     def check_environment(self) -> None:
-        """Refuse a model that is missing or damaged, or whose labels lack one that is asked for."""
+        """Refuse a model that is missing or damaged, or whose labels lack an expected one."""
         self._loaded()
 
     def _loaded(self) -> LinearModel:
@@ -282,8 +282,8 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         for label in self.expected_labels:
             if label not in model.labels:
                 raise UsageError(
-                    f"filter_by has {label!r}, which {self.model_path} never gives."
-                    f"{did_you_mean(label, model.labels)} Its labels are {', '.join(model.labels)}."
+                    f"filter_by contains {label!r}, which {self.model_path} never "
+                    f"returns.{did_you_mean(label, model.labels)} Its labels are {', '.join(model.labels)}."
                 )
         return model
 
@@ -297,7 +297,7 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         nothing.probabilities([""])
 
     def teardown(self) -> None:
-        """Forget the weights."""
+        """Release the weights."""
         self._model = None
 
     def process(self, batch: DocumentBatch) -> DocumentBatch:
@@ -319,14 +319,14 @@ class LinearClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     """Labels documents with a trained linear classifier, at the speed of a filter.
 
     Args:
-        model_path: The folder that `gristmill classifier train --kind linear` wrote, or `shipped:text_kind` for the
-            model that comes with the package: definition, play, review, speech or web page.
-        label_field: The column for the label.
-        score_field: The column for the probabilities of all classes; None leaves them out.
-        text_field: The column with the text.
+        model_path: The folder written by `gristmill classifier train --kind linear`, or `shipped:text_kind` for the
+            model shipped with the package: definition, play, review, speech or web page.
+        label_field: Column for the label.
+        score_field: Column for the probabilities of all classes; None omits them.
+        text_field: Column that holds the text.
         filter_by: Keep only documents with one of these labels.
-        scores_by_label: Make the column of probabilities a record with a field for each label, instead of a list in the
-            order of the model's labels.
+        scores_by_label: Store the probabilities as a record with a field for each label, instead of a list in the order
+            of the model's labels.
 
     Example:
         >>> LinearClassifier(model_path="models/topic", filter_by=["science"]).name

@@ -1,4 +1,4 @@
-"""The classifier of prompts: what task a prompt sets, and how complex it is in six dimensions."""
+"""The prompt classifier: the task of a prompt, and its complexity in six dimensions."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ class PromptTaskComplexityModelStage(TokenBatchModelStage):
     """Adds the eleven columns of the prompt classifier.
 
     Args:
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        model_inference_batch_size: The most documents per forward pass.
-        has_seq_order: Whether the tokenizer sorted the documents; the original order is then restored.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents; if so, the original order is restored.
+        autocast: Use a faster 16-bit type, if the device has one.
         keep_tokens: Keep the token columns.
         model_identifier: The model, if not the published one.
         hf_token: An access token.
@@ -127,7 +127,7 @@ class PromptTaskComplexityModelStage(TokenBatchModelStage):
             fetch_model(config["base_model"], cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
-        """Load the network onto the GPU, or the CPU, from local files."""
+        """Load the network onto the GPU or CPU from local files."""
         from gristmill.stages.text.classifiers.deberta import load_multi_head
         from gristmill.stages.text.models.devices import place
 
@@ -156,18 +156,18 @@ _TEXTS = ("task_type_1", "task_type_2")
 
 @dataclass(eq=False, repr=False)
 class PromptTaskComplexityClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
-    """Tells the task that a prompt sets, and its complexity, with `nvidia/prompt-task-and-complexity-classifier`.
+    """Predicts a prompt's task type and complexity with `nvidia/prompt-task-and-complexity-classifier`.
 
     Args:
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        text_field: The column with the prompt.
-        filter_by: Not possible here, as there are eleven columns: filter on one of them with a `Filter` stage.
-        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
-        sort_by_length: Run documents of similar length together; the original order is restored.
-        model_inference_batch_size: The most documents per forward pass.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        text_field: Column that holds the prompt.
+        filter_by: Not supported, as there are eleven columns: filter on one of them with a `Filter` stage.
+        max_chars: Maximum number of characters of a text to tokenize; None for all.
+        sort_by_length: Process documents of similar length together; the original order is restored.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        autocast: Use a faster 16-bit type, if the device has one.
         keep_tokens: Keep the token columns.
-        use_existing_tokens: Take the token columns that are already there instead of making them.
+        use_existing_tokens: Use existing token columns instead of tokenizing.
         model_identifier: The model, if not the published one.
         hf_token: An access token; it is never shown.
     """
@@ -193,8 +193,8 @@ class PromptTaskComplexityClassifier(CompositeStage[DocumentBatch, DocumentBatch
         self.hf_token = hide(self.hf_token)
         if self.filter_by is not None:
             raise NotSupportedError(
-                "PromptTaskComplexityClassifier has no filter_by, because it gives eleven columns. "
-                "Add a Filter stage on one of them, such as 'task_type_1'."
+                "PromptTaskComplexityClassifier has no filter_by, because it adds eleven columns. Add a Filter stage "
+                "on one of them, such as 'task_type_1'."
             )
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:

@@ -13,7 +13,7 @@ QUALITY_CLASSIFIER_MODEL_IDENTIFIER = "nvidia/quality-classifier-deberta"
 class QualityClassifier(DistributedDataClassifier):
     """Labels the quality of documents with `nvidia/quality-classifier-deberta`.
 
-    Takes the options of `DistributedDataClassifier`, with the defaults of the published model.
+    Accepts the options of `DistributedDataClassifier`, with the defaults of the published model.
 
     Example:
         >>> QualityClassifier(model_inference_batch_size=64, max_chars=3000).label_field

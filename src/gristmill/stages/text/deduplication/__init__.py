@@ -1,4 +1,4 @@
-"""Deduplication of texts, under the names that scripts know; the workflows live in `gristmill.stages.deduplication`."""
+"""Deduplication of texts, under its published names; the workflows are in `gristmill.stages.deduplication`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The removal of listed documents, under the module that scripts name."""
+"""The removal of listed documents, under its published module name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deduplication of texts by meaning, under the module that scripts name."""
+"""Deduplication of texts by meaning, under its published module name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions around downloads and pages that scripts import from here."""
+"""Functions for downloads and pages that scripts import from here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_s5cmd_installed() -> bool:
 
 
 def remove_control_characters(text: str) -> str:
-    r"""The text without characters that show nothing: controls, format marks, and code points that are none.
+    r"""The text without invisible characters: controls, format marks, and unassigned code points.
 
     Example:
         >>> remove_control_characters("a\x00b\u200bc")
@@ -33,10 +33,10 @@ def remove_control_characters(text: str) -> str:
 
 
 def detect_language(text: str) -> list[tuple[str, str, int, float]]:
-    """The languages that a text or a page may be in, the likeliest first: name, code, percent, score.
+    """The likely languages of a text or page, most likely first: name, code, percent, score.
 
-    A percentage says how near the language is among those listed. A text that fits none gives
-    `("Unknown", "un", 0, 0.0)`.
+    A percentage says how close the language is among those listed. For a text that matches none, returns `("Unknown",
+    "un", 0, 0.0)`.
 
     Example:
         >>> detect_language("The quick brown fox jumps over the lazy dog, and nobody minds it at all.")[0][:2]
@@ -58,7 +58,7 @@ def detect_language(text: str) -> list[tuple[str, str, int, float]]:
 
 
 def lang_detect(text: str) -> str:
-    """The English name of the language of a text or a page in capital letters, `UNKNOWN` where it fits none.
+    """The English name of the language of a text or page in capital letters, `UNKNOWN` if it matches none.
 
     Example:
         >>> lang_detect("Portez ce vieux whisky au juge blond qui fume, et ne lui dites pas qui vous envoie.")
@@ -68,7 +68,7 @@ def lang_detect(text: str) -> str:
 
 
 def decode_html(html_bytes: bytes) -> str | None:
-    """The text of a page, in UTF-8 or in the encoding that it declares or looks like; None for no bytes at all.
+    """The text of a page, in UTF-8 or in its declared or detected encoding; None for no bytes at all.
 
     Example:
         >>> decode_html("<p>Käse</p>".encode("utf-8"))
@@ -78,7 +78,7 @@ def decode_html(html_bytes: bytes) -> str | None:
 
 
 def try_decode_with_detected_encoding(html_bytes: bytes) -> str | None:
-    """The text of a page in the encoding that its bytes look like; None where they do not fit it."""
+    """The text of a page in its detected encoding; None if the bytes do not fit it."""
     encoding = sniffed_encoding(html_bytes) if html_bytes else None
     try:
         return html_bytes.decode(encoding) if encoding else None

@@ -1,7 +1,7 @@
-"""The best of several ways: two fast ones, and Trafilatura where they do not agree.
+"""The combined method: two fast ones, and Trafilatura where they disagree.
 
-Resiliparse's rules and the block model look at different things. Where both find the same text, it is nearly always
-right. Where they do not, Trafilatura gives a third opinion, and the text is taken that the other two resemble most.
+Resiliparse's rules and the block model look at different things. If both find the same text, it is nearly always right.
+If not, Trafilatura provides a third opinion, and the text that most resembles the other two is used.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def extract(tree: Any, careful: Callable[[], str] | None, *, is_markdown: bool, 
 
     Args:
         tree: The page, parsed by Resiliparse.
-        careful: Gives the text of the third opinion; None where there shall be none.
-        is_markdown: Whether to give Markdown.
-        model: Another block model than the shipped one.
+        careful: Returns the text of the third opinion; None for no third opinion.
+        is_markdown: Whether to return Markdown.
+        model: A block model to use instead of the shipped one.
     """
     render = markdown if is_markdown else plain_text
     main, inside = main_of(tree, links=True), inside_of(tree, links=True)
@@ -56,7 +56,7 @@ def learned_text(tree: Any, model: BlockModel) -> str:
 
 
 def resemblance(one: Counter[str], other: Counter[str]) -> float:
-    """How many words two texts share, from 0 to 1; each counts as often as it stands there."""
+    """The share of words that two texts have in common, from 0 to 1; each counts as often as it occurs."""
     total = one.total() + other.total()
     return 2 * (one & other).total() / total if total else 1.0
 
@@ -78,6 +78,6 @@ _LISTS = frozenset({"<ul>", "</ul>", "<ol>", "</ol>"})
 
 
 def page_figures(main: str, inside: str) -> tuple[list[str], Floats]:
-    """The blocks of a page that are outside of menus and the like, and their features."""
+    """The blocks of a page outside of menus and similar elements, and their features."""
     blocks = blocks_of(inside)
     return blocks, features(blocks, list(map(line_text, blocks)), frozenset(blocks_of(main)))

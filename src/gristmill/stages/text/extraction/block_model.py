@@ -1,7 +1,6 @@
-"""A small network that tells which blocks of a page belong to its main text.
+"""A small network that decides which blocks of a page belong to its main text.
 
-Its weights are a file of numbers beside this module, made by `tools/train_block_model.py` from pages that people
-marked.
+Its weights are in a file of numbers beside this module, made by `tools/train_block_model.py` from annotated pages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which characters the bytes of a page stand for: declared, written in the page, or guessed.
+"""Decodes the bytes of a page: by declaration, by the page itself, or by detection.
 
 A page is read as what it is, not as what it says: bytes that are valid UTF-8 (and not plain ASCII) are UTF-8
 whatever was declared, and a declaration that does not fit its bytes is not believed.
@@ -21,12 +21,14 @@ _META = re.compile(
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
 _STATEFUL = ("iso2022_jp", "utf-16-le", "utf-16-be")
 """Encodings whose bytes may all be ASCII and still be something else."""
+_STATEFUL_SIGNS = (b"\x1b", b"\x00")
+"""What a page in one of them contains: escape sequences, or the other half of its `<`."""
 _MAX_BAD = 0.002
-"""The share of characters that may be broken in a page that is read as declared nevertheless."""
+"""Maximum share of broken characters in a page that is still decoded as declared."""
 
 
 def decode_page(content: bytes, declared: str | None = None) -> str:
-    """The text of a page. Never fails: what fits nothing has U+FFFD in it.
+    """The text of a page. Never fails: undecodable bytes become U+FFFD.
 
     Args:
         content: The page as it was served.
@@ -39,14 +41,14 @@ def decode_page(content: bytes, declared: str | None = None) -> str:
     for mark, encoding in _BOMS:
         if content.startswith(mark):
             return content[len(mark) :].decode(encoding, "replace")
-    labels = [encoding for encoding in (_of_header(declared), _of_meta(content)) if encoding]
-    stateful = next((encoding for encoding in labels if encoding in _STATEFUL), None)
-    if stateful is not None and (text := _strict(content, stateful)) is not None and "<" in text[:_META_BYTES]:
-        return text
+    if any(sign in content for sign in _STATEFUL_SIGNS):
+        stateful = next((encoding for encoding in _labels(content, declared) if encoding in _STATEFUL), None)
+        if stateful is not None and (text := _strict(content, stateful)) is not None and "<" in text[:_META_BYTES]:
+            return text
     text = _strict(content, "utf-8")
     if text is not None:
         return text
-    for encoding in labels:
+    for encoding in _labels(content, declared):
         if encoding not in _STATEFUL and (text := _mostly(content, encoding)) is not None:
             return text
     sniffed = _sniffed(content)
@@ -59,6 +61,11 @@ def decode_page(content: bytes, declared: str | None = None) -> str:
 def sniffed_encoding(content: bytes) -> str | None:
     """The name of the encoding that the bytes look like; None if nothing fits."""
     return _sniffed(content)
+
+
+def _labels(content: bytes, declared: str | None) -> list[str]:
+    """The encodings that the server and the page declare."""
+    return [encoding for encoding in (_of_header(declared), _of_meta(content)) if encoding]
 
 
 def _of_header(declared: str | None) -> str | None:
@@ -93,7 +100,7 @@ def _strict(content: bytes, encoding: str) -> str | None:
 
 
 def _mostly(content: bytes, encoding: str) -> str | None:
-    """The text with U+FFFD in place of few broken characters; None if they are many."""
+    """The text with U+FFFD in place of a few broken characters; None if there are many."""
     try:
         text = content.decode(encoding, "replace")
     except LookupError:

@@ -1,4 +1,4 @@
-"""What a page says about itself: title, author, date, licence, and where it links to."""
+"""Extracts what a page says about itself: title, author, date, licence, and links."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 FACTS = ("title", "date", "author", "language", "links", "license")
-"""What can be asked for; `language` is that of the text."""
+"""The available facts; `language` is that of the text."""
 
 _CC = re.compile(
     r"creativecommons\.org/(?:licen[sc]es/(?P<kind>by(?:-nc)?(?:-nd|-sa)?|nc-sa|nd-nc|nd|sa|nc)|publicdomain/(?P<public>zero|mark))"
@@ -31,11 +31,11 @@ _SITE = re.compile(r"\s+(?:[|·•»–—]|-{1,2})\s+[^|·•»–—]{1,60}$")
 
 
 def facts_of(tree: Any, url: str | None, wanted: frozenset[str]) -> dict[str, Any]:
-    """The wanted facts of a parsed page; None for what it does not say.
+    """The requested facts of a parsed page; None for what it does not state.
 
     Args:
         tree: The page, parsed by Resiliparse.
-        url: Its address, for relative links and dates that are only there.
+        url: Its address, for relative links and dates in addresses.
         wanted: Some of `FACTS`.
     """
     document = tree.document
@@ -60,7 +60,7 @@ def facts_of(tree: Any, url: str | None, wanted: frozenset[str]) -> dict[str, An
 
 
 def creative_commons(text: str) -> str | None:
-    """The licence that an address of Creative Commons stands for, as `cc-by-sa-4.0`; None for any other text.
+    """The licence of a Creative Commons address, as `cc-by-sa-4.0`; None for any other text.
 
     Example:
         >>> creative_commons("https://creativecommons.org/licenses/by-nc/3.0/de/")
@@ -89,7 +89,7 @@ def _meta_of(document: Any) -> dict[str, str]:
 
 
 def _linked_data(document: Any) -> dict[str, str]:
-    """Headline, author, date and licence of the page's JSON-LD, where it has one that can be read."""
+    """Headline, author, date and licence from the page's JSON-LD, if it has a readable one."""
     found: dict[str, str] = {}
     for node in document.query_selector_all("script[type='application/ld+json']"):
         source = node.text or ""
@@ -162,7 +162,7 @@ def _links(document: Any, url: str | None) -> list[str]:
 
 
 def _licence(document: Any, linked: dict[str, str]) -> str | None:
-    """The licence that the page declares, else the only one of Creative Commons that it links to."""
+    """The licence that the page declares, otherwise the only Creative Commons licence that it links to."""
     declared = [node.getattr("href") or "" for node in document.query_selector_all("[rel~=license][href]")]
     for address in [*declared, linked.get("license", "")]:
         licence = creative_commons(address)

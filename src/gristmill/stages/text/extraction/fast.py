@@ -1,4 +1,4 @@
-"""The fast way: Resiliparse, with all that is visible where its rules for main content leave nearly nothing."""
+"""The fast method: Resiliparse, falling back to all visible text if its main-content rules leave nearly nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_MAIN = (
     "#sidebar", ".menu", ".breadcrumb", ".breadcrumbs", ".cookie", ".footer", "#footer", ".related", ".share",
     ".social",
 )  # fmt: skip
-"""What is left out of all that is visible."""
+"""What is removed from the visible text."""
 
 
 def extract(tree: Any, *, is_markdown: bool) -> str:
@@ -28,7 +28,7 @@ def extract(tree: Any, *, is_markdown: bool) -> str:
 
 
 def as_is(tree: Any, *, is_markdown: bool) -> str:
-    """What Resiliparse takes for the main text."""
+    """What Resiliparse considers the main text."""
     return rendered(main_of(tree), is_markdown=True) if is_markdown else _plain(tree)
 
 
@@ -41,7 +41,7 @@ def by_rules(main: str, inside: Callable[[], str]) -> str:
 
 
 def main_of(tree: Any, *, links: bool = False) -> str:
-    """What Resiliparse takes for the main content, as reduced markup."""
+    """What Resiliparse considers the main content, as reduced markup."""
     from resiliparse.extract.html2text import extract_plain_text
 
     markup: str = extract_plain_text(
@@ -51,7 +51,7 @@ def main_of(tree: Any, *, links: bool = False) -> str:
 
 
 def inside_of(tree: Any, *, links: bool = False) -> str:
-    """All that is visible outside of menus, footers and the like, as reduced markup."""
+    """Everything visible outside of menus, footers and similar elements, as reduced markup."""
     from resiliparse.extract.html2text import extract_plain_text
 
     markup: str = extract_plain_text(

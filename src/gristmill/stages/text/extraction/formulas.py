@@ -1,4 +1,4 @@
-"""Formulas of a page as LaTeX between dollars: MathML, what MathJax and KaTeX leave, and images with their source."""
+"""Converts formulas of a page to LaTeX between dollars: MathML, MathJax and KaTeX output, and images with source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORDS |= {"munder": "%s_{%s}", "mover": "%s^{%s}", "munderover": "%s_{%s}^{%s}"
 
 
 def may_have_formulas(raw: bytes) -> bool:
-    """Whether the bytes of a page show a sign of formulas; `scan_markup` tells which pages are worth the search."""
+    """Whether the bytes of a page show signs of formulas; `scan_markup` tells which pages are worth the search."""
     return any(sign in raw for sign in _SIGNS)
 
 
@@ -47,7 +47,7 @@ def with_readable_formulas(page: str) -> str:
 
 
 def _source(node: Any) -> tuple[str, bool]:
-    """The LaTeX source of an element, empty for what only repeats another, and whether it stands by itself."""
+    """The LaTeX source of an element, empty for what only repeats another, and whether it is a block."""
     if node.tag == "script":
         return node.text.strip(), "mode=display" in (node.getattr("type") or "")
     if node.tag == "img":

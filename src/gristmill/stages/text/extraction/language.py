@@ -1,4 +1,4 @@
-"""The language of a text, by the library that also parses pages: quick, and good enough to choose stop words."""
+"""The language of a text, by the library that also parses pages: fast, and good enough to choose stop words."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _LIKELY, _NEARLY, _FAR = 8, 1.12, 1 << 30
 
 
 def language_code(text: str, declared: str | None = None) -> str | None:
-    """The code of the language (ISO 639-1), or None where the text is too short or fits none.
+    """The language code (ISO 639-1), or None if the text is too short or matches none.
 
     Args:
         text: The text.
-        declared: What the page says. It is believed where the text is short, or fits it nearly
-            as well as the likeliest language.
+        declared: The language declared by the page. It is trusted if the text is short, or matches it nearly as well as
+            the most likely language.
 
     Example:
         >>> language_code("Alle Menschen sind frei und gleich an Würde und Rechten geboren. " * 3)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 CELL = "\u241f"
-"""Stands between the cells of a table's row; a symbol that texts do not have."""
+"""Separates the cells of a table row; a symbol that does not occur in texts."""
 
 _BETWEEN_CELLS = re.compile(r"</t[dh]>(?=\s{0,200}<t[dh][\s>])|</T[DH]>(?=\s{0,200}<T[DH][\s>])")
 _TAG = re.compile(r"<[^<>]*>")
@@ -21,7 +21,7 @@ def with_cells_apart(page: str) -> str:
     """The page with a mark between the cells of its tables, which would otherwise run into each other."""
     if CELL in page:
         page = page.replace(CELL, " ")
-    return _BETWEEN_CELLS.sub(CELL + r"\g<0>", page)
+    return _BETWEEN_CELLS.sub(lambda end: CELL + end[0], page)  # quicker than a template with a group
 
 
 def blocks_of(markup: str) -> list[str]:
@@ -35,7 +35,7 @@ def blocks_of(markup: str) -> list[str]:
 
 
 def plain_text(blocks: Iterable[str]) -> str:
-    r"""Blocks as text: a line each, an empty one around headings, paragraphs and code; list items have a dash.
+    r"""Blocks as text: one line each, blank lines around headings, paragraphs and code; list items have a dash.
 
     Example:
         >>> plain_text(["<h1>A</h1>", "<ul>", "<li>b &amp; c</li>", "</ul>"])

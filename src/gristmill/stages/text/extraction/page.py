@@ -15,18 +15,18 @@ from gristmill.stages.text.extraction.language import NAMES, language_code
 from gristmill.stages.text.extraction.markup import with_cells_apart
 
 MAX_ELEMENTS = 100_000
-"""Parsers need a time that grows with the square of what lies side by side; real pages have far fewer."""
+"""Parsers take time quadratic in the number of siblings; real pages have far fewer."""
 _MAX_CAREFUL_CHARS = 3_000_000
-"""Larger pages are not given to Trafilatura by `auto`: it takes seconds for a megabyte."""
+"""`auto` does not pass larger pages to Trafilatura: it takes seconds per megabyte."""
 _MAX_JUSTEXT = 20_000
-"""Its time grows with the square of the paragraphs that it takes for boilerplate."""
+"""Its time is quadratic in the number of paragraphs that it considers boilerplate."""
 _FORMULA = re.compile(r"\$[^$\n]+\$")
 _ESCAPED = re.compile(r"\\([_*<>\[\]`])")
-"""What Trafilatura escapes in Markdown, also within formulas."""
+"""Characters that Trafilatura escapes in Markdown, also within formulas."""
 
 
 class PageProblemError(ValueError):
-    """A page that is not given to a library at all, with the cause for the quarantine."""
+    """A page that is not passed to any library, with the cause for the quarantine."""
 
     def __init__(self, cause: str, detail: str) -> None:
         super().__init__(detail)
@@ -38,9 +38,9 @@ class Page:
 
     Args:
         content: Its bytes, or its text.
-        charset: What the server declared.
+        charset: The charset declared by the server.
         url: Its address.
-        max_depth: How deeply its elements may be nested.
+        max_depth: Maximum nesting depth of its elements.
         fix_encoding: Whether to repair text that was decoded wrongly.
 
     Raises:
@@ -57,7 +57,9 @@ class Page:
             raw = html.encode("utf-8", "ignore")
         seen = scan_markup(raw)
         if seen.tags > MAX_ELEMENTS:
-            raise PageProblemError("too_many_elements", f"the page has {seen.tags:,} tags; {MAX_ELEMENTS:,} are read")
+            raise PageProblemError(
+                "too_many_elements", f"the page has {seen.tags:,} tags; the maximum is {MAX_ELEMENTS:,}"
+            )
         if seen.depth > max_depth:
             raise PageProblemError("nested_too_deeply", f"more than {max_depth:,} elements of the page are nested")
         self._has_formulas = seen.may_have_formulas and may_have_formulas(raw)
@@ -115,7 +117,7 @@ class Page:
 
     def _justext(self, is_markdown: bool) -> str:
         if self.html.count("<") > _MAX_JUSTEXT:
-            raise PageProblemError("too_many_elements", f"jusText is given pages of up to {_MAX_JUSTEXT:,} tags")
+            raise PageProblemError("too_many_elements", f"jusText supports pages of up to {_MAX_JUSTEXT:,} tags")
         import justext
         from lxml.etree import ParserError
 

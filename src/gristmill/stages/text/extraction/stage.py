@@ -1,4 +1,4 @@
-"""The stage that makes text of web pages."""
+"""The stage that extracts text from web pages."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _SHOWN_BYTES = 1 << 16
 
 
 class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Makes text of web pages: replaces their bytes by their main text and, where asked, by facts about them.
+    """Extracts text from web pages: replaces their bytes by their main text and, optionally, facts about them.
 
-    A page without a main text is dropped (`no_main_text`). One that is too large, has more than 100,000 tags, is nested
+    A page without main text is dropped (`no_main_text`). One that is too large, has more than 100,000 tags, is nested
     too deeply or makes a library fail is quarantined with the cause. Tables become rows with `|` between cells, code
     keeps its lines, and formulas become LaTeX between dollars.
 
     Args:
-        method: `fast` (Resiliparse with rules of ours), `trafilatura` (careful and slow), `resiliparse` and `justext`
-            as they are, or `auto`: `fast` where that is good, else the better of `fast` and `trafilatura`.
+        method: `fast` (Resiliparse with our own rules), `trafilatura` (careful and slow), plain `resiliparse` or
+            `justext`, or `auto`: `fast` if that is good enough, otherwise the better of `fast` and `trafilatura`.
         output_format: `text` or `markdown`.
-        metadata: Further columns: any of `title`, `date`, `author`, `language`, `links` and `license` (`cc-by-sa-4.0`).
-            A mapping gives them other names: `{"date": "published"}`.
-        html_field: The column of pages, as bytes or text; it is removed unless it is also the `text_field`.
-        text_field: The column for the text.
-        url_field: The column of addresses, for relative links and dates in addresses; used where it is there.
-        charset_field: The column with the charset or `Content-Type` that the server declared. None: `charset` or
-            `content_type`, where they are there. A declaration that does not fit the bytes is not believed.
+        metadata: Additional columns: any of `title`, `date`, `author`, `language`, `links` and `license`
+            (`cc-by-sa-4.0`). A mapping renames them: `{"date": "published"}`.
+        html_field: Column of pages, as bytes or text; it is removed unless it is also the `text_field`.
+        text_field: Column for the text.
+        url_field: Column of URLs, for relative links and dates in URLs; used if present.
+        charset_field: Column that holds the charset or `Content-Type` declared by the server. None: `charset` or
+            `content_type`, if present. A declaration that does not fit the bytes is ignored.
         keep_html: Keep the column of pages.
         fix_encoding: Repair text that was decoded wrongly before it was served, with ftfy.
         max_page_bytes: Larger pages are quarantined (`page_too_large`).
-        max_depth: Pages whose elements are nested more deeply are quarantined (`nested_too_deeply`).
-        time_limit_s: How long a page may take before it is quarantined (`time limit`); needs a worker process. None:
-            60 s on the local executor, or its own limit where that is shorter, and no limit on Ray.
+        max_depth: Pages with deeper nesting are quarantined (`nested_too_deeply`).
+        time_limit_s: Maximum time per page; slower pages are quarantined (`time limit`). Needs a worker process. None:
+            60 s on the local executor, or its own limit if that is shorter, and no limit on Ray.
 
     Example:
         >>> page = b"<main><h1>Mills</h1><p>A mill grinds grain between two stones, as it did long ago.</p></main>"
@@ -83,16 +83,17 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         ):
             if given not in known:
                 raise UsageError(
-                    f"HtmlExtractor({what}={given!r}): give one of {', '.join(known)}.{did_you_mean(str(given), known)}"
+                    f"HtmlExtractor({what}={given!r}): must be one of "
+                    f"{', '.join(known)}.{did_you_mean(str(given), known)}"
                 )
         if isinstance(metadata, str):
-            raise UsageError(f"HtmlExtractor(metadata={metadata!r}): give a list, such as [{metadata!r}].")
+            raise UsageError(f"HtmlExtractor(metadata={metadata!r}): must be a list, such as [{metadata!r}].")
         named = dict(metadata) if isinstance(metadata, Mapping) else {fact: fact for fact in metadata}
         for fact in named:
             if fact not in FACTS:
                 raise UsageError(
-                    f"HtmlExtractor(metadata=…): there is no {fact!r}; give any of {', '.join(FACTS)}."
-                    f"{did_you_mean(str(fact), FACTS)}"
+                    f"HtmlExtractor(metadata=…): there is no {fact!r}; choose any of "
+                    f"{', '.join(FACTS)}.{did_you_mean(str(fact), FACTS)}"
                 )
         if time_limit_s is not None:
             self.time_limit_s = time_limit_s
@@ -121,12 +122,12 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.html_field, *given]
 
     def outputs(self) -> Spec:
-        """The text and the facts that were asked for."""
+        """The text and the requested facts."""
         return ["data"], [self.text_field, *self.metadata.values()]
 
     def process(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with texts for pages, without those that have none."""
-        pages = batch.column(self.html_field).to_pylist()
+        """The batch with the text of its pages, without those that have none."""
+        pages = batch.column(self.html_field)
         urls, charsets = self._column(batch, self.url_field), self._column(batch, *self._charset_fields())
         wanted = frozenset(self.metadata)
         kept: list[int] = []
@@ -135,7 +136,7 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         no_text = np.zeros(batch.num_items, bool)
         for row, content in enumerate(pages):
             try:
-                page = self._page(content, charsets[row], urls[row])
+                page = self._page(content.as_py(), charsets[row], urls[row])
                 text = None if page is None else page.text(self.method, self.output_format)
                 if page is None or not text:
                     no_text[row] = True
@@ -149,11 +150,16 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
             kept.append(row)
             texts.append(text)
             facts.append(found)
+        result = batch
+        replaced = [] if self.keep_html or self.html_field == self.text_field else [self.html_field]
+        if replaced != batch.get_columns():
+            result = result.without(replaced)  # before rows are taken, which copies the pages
+            replaced = []
         if no_text.any():
-            batch.drop(no_text, reason=NO_TEXT)
-        result = batch.take(np.array(kept, np.int64))
-        if not self.keep_html and self.html_field != self.text_field:
-            result = result.without([self.html_field])
+            result.drop(no_text, reason=NO_TEXT)
+        if len(kept) < batch.num_items:
+            result = result.take(np.array(kept, np.int64))
+        result = result.without(replaced)
         result = result.with_column(self.text_field, pa.array(texts, pa.large_string()))
         for fact, column in self.metadata.items():
             kind = pa.list_(pa.string()) if fact == "links" else pa.string()
@@ -161,7 +167,7 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         return result
 
     def _page(self, content: bytes | str | None, charset: str | None, url: str | None) -> Page | None:
-        """The page of a row; None where there is nothing in it."""
+        """The page of a row; None if it is empty."""
         if not content:
             return None
         if len(content) > self.max_page_bytes:
@@ -170,7 +176,7 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         return Page(content, charset, url, max_depth=self.max_depth, fix_encoding=self.fix_encoding)
 
     def _set_aside(self, batch: DocumentBatch, row: int, error: Exception) -> None:
-        """Quarantine a page, with no more than the beginning of a large one."""
+        """Quarantine a page, keeping only the beginning of a large one."""
         cause = error.cause if isinstance(error, PageProblemError) else "extraction_failed"
         detail = str(error) if isinstance(error, PageProblemError) else f"{type(error).__name__}: {error}"
         one = batch.slice(row, 1)
@@ -185,7 +191,7 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     @staticmethod
     def _column(batch: DocumentBatch, *names: str) -> list[Any]:
-        """The values of the first of these columns that is there; nothing, where none is."""
+        """The values of the first of these columns that exists; nothing if none does."""
         for name in names:
             if batch.columns.has(name):
                 return list(batch.text(name).to_pylist())

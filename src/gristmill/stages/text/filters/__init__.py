@@ -1,4 +1,4 @@
-"""Filters: which documents stay, with a score and a reason for each that goes."""
+"""Filters: which documents to keep, with a score and a reason for each that is dropped."""
 
 from __future__ import annotations
 

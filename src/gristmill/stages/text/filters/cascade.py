@@ -1,4 +1,4 @@
-"""Many filters as one: statistics shared, costly ones computed only for documents that are still alive."""
+"""Runs many filters as one: shared statistics, with expensive ones computed only for remaining documents."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ _SAMPLE = "one two three four five six seven eight nine ten eleven twelve. " * 2
 
 
 def drop_reason(name: str, *, inverted: bool, failure: str | None = None) -> str:
-    """Why a filter drops a document; the reasons of all filters in the ledger are made here.
+    """The reason why a filter drops a document; all filter reasons in the ledger are built here.
 
-    An inverted filter drops what passes, so no failure of its own describes it: the reason is `inverted_` and its name.
+    An inverted filter drops what passes, so none of its failure reasons applies: the reason is `inverted_` and its
+    name.
 
     Args:
         name: The filter's name.
         inverted: Whether the filter keeps what it would drop.
-        failure: What the filter calls this failure, such as `too_few_words`; None is its name.
+        failure: The filter's name for this failure, such as `too_few_words`; None uses the filter's name.
     """
     return f"inverted_{name}" if inverted else failure or name
 
 
 @dataclass
 class CascadeResult:
-    """What a cascade decided for every document of a column.
+    """The decision of a cascade for every document of a column.
 
     Attributes:
         kept: Which documents passed every filter.
-        failed_at: The position of the first filter that a document failed; -1 where none did.
+        failed_at: Position of the first filter that a document failed; -1 if none.
         score: The score at that filter; NaN for kept documents.
-        dropped: Per filter, how many documents it was the first to drop.
-        scores: By position of the filter, the scores that were asked for; NaN for documents that it never saw.
+        dropped: Number of documents that each filter was the first to drop.
+        scores: By position of the filter, the requested scores; NaN for documents that it never saw.
     """
 
     kept: Mask
@@ -55,10 +56,10 @@ class CascadeResult:
 
 
 class FilterCascade:
-    """Runs column filters in order over a column, with the result that running them one after another would have.
+    """Runs column filters in order over a column, with the same result as running them one after another.
 
     Args:
-        filters: The filters, first one first.
+        filters: The filters, in order.
         invert: Per filter, whether it keeps what it would drop; None for none.
 
     Example:
@@ -95,7 +96,7 @@ class FilterCascade:
 
         Args:
             column: The texts; null counts as empty.
-            alive: Documents to look at; others are neither kept nor failed. None means all.
+            alive: Documents to consider; others are neither kept nor failed. None means all.
             keep_scores: Whether to keep the scores of every filter, or of the filters at these positions.
             every_score: Score every document with every filter, also those that an earlier filter dropped.
         """
@@ -132,7 +133,7 @@ class FilterCascade:
         return result
 
     def reason(self, result: CascadeResult, row: int) -> str | None:
-        """Why a document went; None where it was kept."""
+        """Why a document was dropped; None if it was kept."""
         position = int(result.failed_at[row])
         if position < 0:
             return None
@@ -147,8 +148,8 @@ class CascadeStep(NamedTuple):
         filter: The filter.
         stage: The stage that its drops and scores are recorded under.
         invert: Whether it keeps what it would drop.
-        score_field: The column for its scores; None keeps none.
-        prefix: Put before its reasons.
+        score_field: Column for its scores; None keeps none.
+        prefix: Prefix of its reasons.
     """
 
     filter: ColumnFilter
@@ -159,7 +160,7 @@ class CascadeStep(NamedTuple):
 
 
 def apply_cascade(batch: DocumentBatch, texts: pa.Array, steps: Sequence[CascadeStep]) -> DocumentBatch:
-    """Drop what the filters drop, each under the name of its stage, and keep the scores that are asked for."""
+    """Apply the filters, record each drop under the name of its stage, and keep the requested scores."""
     cascade = FilterCascade([step.filter for step in steps], invert=[step.invert for step in steps])
     fields = [(position, step.score_field) for position, step in enumerate(steps) if step.score_field is not None]
     everything = batch.wants_all_scores
@@ -176,7 +177,7 @@ def apply_cascade(batch: DocumentBatch, texts: pa.Array, steps: Sequence[Cascade
         alike: dict[tuple[str, float | None], list[int]] = {}
         for place, score in enumerate(found.tolist()):
             reason = step.prefix + drop_reason(one.name, inverted=step.invert, failure=one.reason(score))
-            # What an inverted filter drops is within its bounds: the first of them stands for both.
+            # What an inverted filter drops is within its bounds: the lower bound represents both.
             bound = one.threshold(score) if not step.invert else one.upper if one.lower is None else one.lower
             alike.setdefault((reason, None if bound is None else float(bound)), []).append(place)
         decisions += [
@@ -204,12 +205,12 @@ def shares_pass(first: ProcessingStage[Any, Any], stage: ProcessingStage[Any, An
 
 
 class FusedFilters(FusedStage):
-    """Adjacent filters on one column as a single pass; every document meets them in order.
+    """Adjacent filters on one column as a single pass; every document passes them in order.
 
     Args:
-        members: The stages that it does the work of.
+        members: The stages whose work it does.
         steps: Their filters.
-        text_field: The column with the text.
+        text_field: Column that holds the text.
         name: The stage's name.
     """
 

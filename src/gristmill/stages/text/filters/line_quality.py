@@ -1,4 +1,4 @@
-"""The stage that takes low-quality lines out of documents, and drops a document only when too much of it is gone."""
+"""The stage that removes low-quality lines, and drops a document only if too much of it was removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REASONS = {
     SHORT: "too_short",
     REPEATED: "repeated",
 }
-"""The rules, in the order in which they are applied; the first one that a line breaks is the reason."""
+"""The rules, in the order in which they are applied; the first one that a line fails is the reason."""
 
 NAVIGATION_LINES = tuple(
     line.strip()
@@ -42,7 +42,7 @@ NAVIGATION_LINES = tuple(
     .replace("\n", "|")
     .split("|")
 )
-"""Lines that are nothing but an entry of a menu or a button, compared without case and punctuation."""
+"""Lines that are just a menu entry or a button, compared without case and punctuation."""
 
 COOKIE_PHRASES = (
     "we use cookies",
@@ -61,36 +61,36 @@ COOKIE_PHRASES = (
     "cookie consent",
     "enable cookies",
 )
-"""What notices about cookies say."""
+"""Phrases of cookie notices."""
 
 
 _LOOSE = letter_table(case=False, punctuation=False)
 
 
 class LineQuality(ProcessingStage[DocumentBatch, DocumentBatch]):
-    r"""Removes low-quality lines, and drops a document only when more than a share of its words went with them.
+    r"""Removes low-quality lines, and drops a document only if it loses more than a given share of its words.
 
-    A line ends at a newline; words are separated by white space. Each rule can be changed or switched off, and the
-    ledger names the rule of every line that was cut: `url_only`, `cookie_notice`, `navigation`, `too_many_symbols`,
-    `too_short`, `repeated`. A document that loses more than `max_cut_share` is dropped as `too_much_cut`, one of which
-    nothing is left as `nothing_left`.
+    Lines end at a newline; words are separated by whitespace. Each rule can be changed or turned off, and the ledger
+    names the rule for every removed line: `url_only`, `cookie_notice`, `navigation`, `too_many_symbols`, `too_short`,
+    `repeated`. A document that loses more than `max_cut_share` is dropped as `too_much_cut`, one without remaining text
+    as `nothing_left`.
 
     Args:
-        text_field: The column with the text.
-        url_only: Cut lines of nothing but web or e-mail addresses.
+        text_field: Column that holds the text.
+        url_only: Cut lines that consist of web or e-mail addresses only.
         notice_phrases: Cut lines with one of these phrases; None or an empty list for none.
-        max_notice_words: Keep a line with more words than this, whatever phrases it has.
-        navigation_lines: Cut lines that are one of these, whatever their case and punctuation; None for none.
-        min_separators: Cut lines with at least this many of `| > » › • · →` and no more than three words between
-            them, as menus have; None for none.
-        max_symbol_share: Cut lines in which a higher share of the characters (white space aside) is neither letter nor
-            digit; None for no limit.
+        max_notice_words: Keep a line with more words than this, even if it contains a phrase.
+        navigation_lines: Cut lines that equal one of these, ignoring case and punctuation; None for none.
+        min_separators: Cut lines with at least this many of `| > » › • · →` and no more than three words between them,
+            as in menus; None for none.
+        max_symbol_share: Cut lines with a larger share of characters that are neither letters nor digits (not counting
+            whitespace); None for no limit.
         min_words: Cut lines with fewer words that do not end like a sentence; None for no limit.
         repeated: Cut lines that occurred before in the same document.
         max_cut_share: Drop documents that lose a higher share of their words; None for no limit.
         action: "cut" the lines, "mark" them in `marks_field` (and drop nothing), or only "drop" documents above
             `max_cut_share`.
-        marks_field: The column for marks: a list of start, end (in characters) and reason.
+        marks_field: Column for marks: a list of start, end (in characters) and reason.
 
     Example:
         >>> LineQuality(min_words=None).process(batch).to_pyarrow().column("text")
@@ -123,13 +123,15 @@ class LineQuality(ProcessingStage[DocumentBatch, DocumentBatch]):
             if isinstance(phrases, str) or any(
                 not isinstance(one, str) or len(one.strip()) < 2 for one in phrases or ()
             ):
-                raise UsageError(f"LineQuality({option}={phrases!r}): give a list of texts of two characters or more.")
+                raise UsageError(
+                    f"LineQuality({option}={phrases!r}): must be a list of texts of two characters or more."
+                )
         for option, value, least in (
             ("max_notice_words", max_notice_words, 0), ("min_separators", min_separators, 1),
             ("max_symbol_share", max_symbol_share, 0), ("min_words", min_words, 1),
         ):  # fmt: skip
             if value is not None and value < least:
-                raise UsageError(f"LineQuality({option}={value!r}): give a number from {least} on, or None.")
+                raise UsageError(f"LineQuality({option}={value!r}): must be a number from {least} on, or None.")
         self.text_field = text_field
         self.url_only = url_only
         self.notice_phrases = tuple(notice_phrases or ())
@@ -176,7 +178,7 @@ class LineQuality(ProcessingStage[DocumentBatch, DocumentBatch]):
     def _faults(
         self, texts: TextColumn, starts: Integers, ends: Integers, bounds: Integers
     ) -> tuple[Integers, Integers]:
-        """The rule that each line breaks, and its words."""
+        """The rule that each line fails, and its number of words."""
         phrases = phrase_table(self.notice_phrases)
         codes, words = line_faults(
             texts.data,

@@ -18,23 +18,22 @@ from gristmill.stages.text.filters.statistics import LIBRARIES, Scores, Statisti
 class ColumnFilter(DocumentFilter):
     """A filter that scores whole columns; adjacent ones share one pass over the text.
 
-    A subclass names a statistic, and what it is divided by if the score is a share, or it overrides `needs` and
-    `score_column`. It sets inclusive bounds; a bound of None is off. A text that is missing counts as an empty one, and
-    where a rule has nothing to measure (no word, no line), the score is the one that fails, unless the class says
-    otherwise.
+    A subclass names a statistic, and a denominator if the score is a share, or overrides `needs` and `score_column`. It
+    sets inclusive bounds; a bound of None is off. A missing text counts as empty, and if a rule has nothing to measure
+    (no word, no line), the score is the one that fails, unless the class says otherwise.
 
     Args:
-        name: How reports and the ledger call the filter; by default as its class is called.
-        lower: The least score that is kept.
-        upper: The greatest score that is kept.
+        name: Name of the filter in reports and the ledger; defaults to the class name.
+        lower: Minimum score to keep.
+        upper: Maximum score to keep.
 
     Attributes:
-        statistic: What is counted.
-        denominator: What the count is divided by; None leaves the count as it is.
-        score_kind: What the scores are: `count`, `share` or `number`. Columns of counts hold whole numbers.
-        empty_score: The score where there is nothing to divide by, or nothing to count.
-        lower_reason: Why a document below `lower` goes.
-        upper_reason: Why a document above `upper` goes.
+        statistic: The statistic that is counted.
+        denominator: The statistic to divide by; None uses the count itself.
+        score_kind: Type of the scores: `count`, `share` or `number`. Columns of counts hold whole numbers.
+        empty_score: The score if there is nothing to divide by, or nothing to count.
+        lower_reason: Why a document below `lower` is dropped.
+        upper_reason: Why a document above `upper` is dropped.
     """
 
     statistic: Statistic | None = None
@@ -49,16 +48,16 @@ class ColumnFilter(DocumentFilter):
             if bound is None or bound == np.inf:
                 continue
             if not isinstance(bound, Real) or bound != bound:
-                raise self._refused(side, bound, "give a number.")
+                raise self._refused(side, bound, "must be a number.")
             if self.score_kind == "share" and not 0 <= bound <= 1:
                 check_shares(self, **{getattr(self, f"{side}_parameter") or side: bound})
             if self.score_kind == "count" and bound < 0:
-                raise self._refused(side, bound, "the score is a count: give 0 or more.")
+                raise self._refused(side, bound, "the score is a count: must be 0 or more.")
         if lower is not None and upper is not None and lower > upper:
             least, most = self.lower_parameter or "lower", self.upper_parameter or "upper"
             raise UsageError(
-                f"{type(self).__name__} would keep scores from {lower} up to {upper}, so nothing at all. Set both "
-                f"{least} and {most}; one that is not given has its default."
+                f"{type(self).__name__} would keep scores from {lower} up to {upper}, which is an empty range. Set "
+                f"both {least} and {most}; an omitted one has its default."
             )
         self._name = name or type(self).__name__
         self.lower = lower
@@ -69,13 +68,13 @@ class ColumnFilter(DocumentFilter):
         return UsageError(f"{type(self).__name__}({parameter}={bound!r}): {why}", parameter=parameter, value=bound)
 
     def check_environment(self) -> None:
-        """Refuse words that need a library which is not installed."""
+        """Refuse word splitting by a library that is not installed."""
         for statistic in self.needs():
             if statistic.splitter in LIBRARIES:
                 require_module(*LIBRARIES[statistic.splitter])
 
     def warm_up(self) -> None:
-        """Called in the driver before workers start: load kernels that no statistic in `needs` stands for."""
+        """Called in the driver before workers start: load kernels that are not covered by a statistic in `needs`."""
 
     def needs(self) -> Iterable[Statistic]:
         """The statistics that `score_column` reads."""
@@ -94,7 +93,7 @@ class ColumnFilter(DocumentFilter):
         return scores
 
     def keep(self, scores: Scores) -> Mask:
-        """Which scores stay."""
+        """Which scores to keep."""
         kept = np.ones(len(scores), dtype=np.bool_)
         if self.lower is not None:
             kept &= scores >= self.lower
@@ -103,39 +102,39 @@ class ColumnFilter(DocumentFilter):
         return kept
 
     def reason(self, score: float) -> str:
-        """Why a document with this failing score goes."""
+        """Why a document with this failing score is dropped."""
         return self.lower_reason if self.lower is not None and not score >= self.lower else self.upper_reason
 
     def threshold(self, score: float) -> float | None:
-        """The bound that a failing score broke; None where no fixed one decides."""
+        """The bound that a failing score violates; None if no fixed bound decides."""
         return self.lower if self.lower is not None and not score >= self.lower else self.upper
 
     def stored_scores(self, scores: Scores) -> pa.Array:
-        """What a `score_field` holds for these scores, which `score_column` has just given."""
+        """The values of a `score_field` for these scores, which `score_column` has just returned."""
         if self.score_kind == "count":  # a document that was not scored has no count
             return pa.array(scores, from_pandas=True).cast(pa.int64())
         return pa.array(scores)
 
     def added_fields(self) -> list[str]:
-        """The columns that stand beside a `score_field`."""
+        """The additional columns of a `score_field`."""
         return []
 
     def added_columns(self, scores: Scores) -> dict[str, pa.Array]:
-        """What the `added_fields` hold for these scores, which `score_column` has just given."""
+        """The values of the `added_fields` for these scores, which `score_column` has just returned."""
         return {}
 
     def columns(self, score_field: str, scores: Scores) -> dict[str, pa.Array]:
-        """All columns for these scores: the `score_field`, and others beside it that are not called the same."""
+        """All columns for these scores: the `score_field`, and additional ones with other names."""
         stored = {score_field: self.stored_scores(scores)}
         return stored | self.added_columns(scores) | stored
 
     def reasons(self) -> tuple[str, ...]:
-        """Every reason this filter can give."""
+        """Every reason this filter can return."""
         bounds = ((self.lower, self.lower_reason), (self.upper, self.upper_reason))
         return tuple(reason for bound, reason in bounds if bound is not None)
 
     def score_document(self, text: str | None) -> Any:
-        """The score of one text, by the same rule and the same kernel as for a column."""
+        """The score of one text, by the same rule and kernel as for a column."""
         needs = list(self.needs())
         statistics = TextStatistics(text_column([text]), needs)
         statistics.require(needs, statistics.alive)
@@ -143,12 +142,12 @@ class ColumnFilter(DocumentFilter):
         return int(score) if self.score_kind == "count" else score
 
     def keep_document(self, score: Any) -> bool:
-        """Whether a document with this score stays."""
+        """Whether to keep a document with this score."""
         return bool(self.keep(np.array([score], dtype=np.float64))[0])
 
 
 def check_shares(owner: object, **values: float | None) -> None:
-    """Refuse parameters that are meant as shares and lie outside of 0 to 1; None and infinity turn a rule off.
+    """Refuse share parameters outside of 0 to 1; None and infinity turn a rule off.
 
     Raises:
         UsageError: Names the parameter, its value and what is valid.
@@ -157,7 +156,8 @@ def check_shares(owner: object, **values: float | None) -> None:
         if value is not None and not 0 <= value <= 1 and value != np.inf:
             percent = f" ({value:g} % is {value / 100:g})" if 2 <= value <= 100 else ""
             raise UsageError(
-                f"{type(owner).__name__}({parameter}={value!r}): this is a share: give a number from 0 to 1{percent}.",
+                f"{type(owner).__name__}({parameter}={value!r}): this is a share: must be a number from 0 to "
+                f"1{percent}.",
                 parameter=parameter,
                 value=value,
             )

@@ -1,7 +1,7 @@
 """The stages that score and filter: `Score`, `Filter` and `ScoreFilter`.
 
-A built-in filter works on whole columns; adjacent ones are fused by the planner into one pass. A filter written in
-Python is called once per document; when that is slow, one warning says how slow and what to do.
+Built-in filters work on whole columns; adjacent ones are fused by the planner into one pass. A filter written in Python
+is called once per document; if that is slow, one warning says how slow and what to do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gristmill.tasks.document import DocumentBatch
 Fields = str | Sequence[str] | None
 
 _SLOW_SHARE_S = 5.0
-"""A filter in Python is called slow once it has taken so long in one worker."""
+"""Seconds in one worker after which a Python filter is reported as slow."""
 
 
 class SlowFilterWarning(UserWarning):
@@ -41,10 +41,10 @@ class SlowFilterWarning(UserWarning):
 
 
 def _as_lists(value: Any, invert: bool | Sequence[bool], owner: str, parameter: str) -> tuple[list[Any], list[bool]]:
-    """The filters, at least one, and for each whether it is inverted; `ScoreFilter` takes no functions."""
+    """The filters, at least one, and whether each is inverted; `ScoreFilter` does not accept functions."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values:
-        raise UsageError(f"{owner}({parameter}): the list is empty; give at least one.")
+        raise UsageError(f"{owner}({parameter}): the list is empty; pass at least one.")
     for one in values:
         if isinstance(one, DocumentFilter) or (owner != "ScoreFilter" and callable(one)):
             continue
@@ -55,7 +55,7 @@ def _as_lists(value: Any, invert: bool | Sequence[bool], owner: str, parameter: 
         elif callable(one):
             found, write = (
                 "a function",
-                " To filter by a function of a column's value, write: Filter(…, filter_field=…)",
+                " To filter by a function of a column's value, use: Filter(…, filter_field=…)",
             )
         raise StageDefinitionError(f"{owner}: {parameter} must be {wanted}, not {found}.{write}")
     inversions = [invert] * len(values) if isinstance(invert, bool) else list(invert)
@@ -67,21 +67,21 @@ def _as_lists(value: Any, invert: bool | Sequence[bool], owner: str, parameter: 
 def _fields(
     given: Fields, count: int, *, name: str, owner: str, optional: bool = False, texts: Sequence[str] = ()
 ) -> list[Any]:
-    """One column per filter, none of them the `texts`; a single text field is for all filters."""
+    """One column per filter, none of them in `texts`; a single text field applies to all filters."""
     values: list[Any] = [given] * count if given is None else [given] if isinstance(given, str) else list(given)
     if len(values) == 1 and name == "text_field":
         values *= count
     if len(values) != count:
         raise UsageError(
-            f"{owner}: {count} filters, but {len(values)} values for {name} ({given!r}); give one for each."
+            f"{owner}: {count} filters, but {len(values)} values for {name} ({given!r}); pass one for each."
         )
     for field in values:
         if (not isinstance(field, str) or not field) and not optional:
-            raise UsageError(f"{owner}: {name} must name a column; it is {field!r}.")
+            raise UsageError(f"{owner}: {name} must name a column, not {field!r}.")
         if field in texts:
             raise UsageError(
-                f"{owner}: {name}={field!r} is the column with the text, which the scores would replace. "
-                f"Name another column, such as {field + '_score'!r}."
+                f"{owner}: {name}={field!r} is the text column, which the scores would overwrite. Choose another "
+                f"column, such as {field + '_score'!r}."
             )
     return values
 
@@ -94,10 +94,10 @@ def _callable_name(function: Any, unnamed: str = "filter") -> str:
 
 
 def _score_array(function: Any, scores: Sequence[Any]) -> pa.Array:
-    """The scores of a filter or function as a column of the type that it declares, else of that which they have.
+    """The scores of a filter or function as a column of its declared type, otherwise of their own type.
 
     Raises:
-        StageDefinitionError: It declares whole numbers, and a score is none.
+        StageDefinitionError: It declares whole numbers, but a score is not one.
     """
     found = pa.array([score.item() if isinstance(score, np.generic) else score for score in scores])
     declared, scoring = None, function
@@ -113,15 +113,16 @@ def _score_array(function: Any, scores: Sequence[Any]) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise StageDefinitionError(
             f"{_callable_name(function, 'lambda')} declares whole numbers as scores (-> int), but {error}. Annotate "
-            "what it returns with -> float."
+            "it with -> float."
         ) from error
 
 
 def _name_columns(stage: Score | ScoreFilter, filters: Sequence[Any]) -> None:
-    """Let the stage name its columns of counts and those beside its scores, where there are any.
+    """Make the stage name its columns of counts and the additional columns of its scores, if any.
 
-    The names are a part of the plan, so that an output of an earlier version, which lacks such columns or holds counts
-    as floats, is not resumed with others. (In JSON, which has one kind of number, counts make no difference.)
+    The names are part of the plan, so that an output of an earlier version, which lacks these columns or holds counts
+    as floats, is not resumed with different columns. (JSON has only one type of number, so counts make no difference
+    there.)
     """
     counts, added = [], []
     for one, field in zip(filters, stage.score_field, strict=True):
@@ -138,7 +139,7 @@ def _name_columns(stage: Score | ScoreFilter, filters: Sequence[Any]) -> None:
 
 
 class _Stopwatch:
-    """Warns once when Python code per document takes long."""
+    """Warns once if Python code per document is slow."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -147,7 +148,7 @@ class _Stopwatch:
         self.warned = False
 
     def scores(self, name: str, score: Callable[[str], Any], column: pa.Array) -> list[Any]:
-        """The score of every document, by a function called with its text; a missing text counts as empty."""
+        """The score of every document by a function of its text; a missing text counts as empty."""
         texts = ["" if text is None else text for text in column.to_pylist()]
         begun = time.perf_counter()
         found = [score(text) for text in texts]
@@ -161,9 +162,9 @@ class _Stopwatch:
     def _warn(self, name: str) -> None:
         self.warned = True
         warnings.warn(
-            f"Filter {name!r} is called once per document and does {self.documents / self.seconds:,.0f} documents "
-            f"({self.characters / 1e6 / self.seconds:.1f} MB) per second. A ColumnFilter scores columns at native "
-            "speed: see docs/how-to/write-a-fast-filter.md.",
+            f"Filter {name!r} is called once per document and processes {self.documents / self.seconds:,.0f} "
+            f"documents ({self.characters / 1e6 / self.seconds:.1f} MB) per second. A ColumnFilter scores columns at "
+            "native speed: see docs/how-to/write-a-fast-filter.md.",
             SlowFilterWarning,
             stacklevel=2,
         )
@@ -180,9 +181,9 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds a column with the score of every document; drops nothing.
 
     Args:
-        score_fn: A filter, or a function from text to score, or a list of these.
-        score_field: The column for the scores, one per filter.
-        text_field: The column with the text; one for all filters or one each.
+        score_fn: A filter, a function from text to score, or a list of these.
+        score_field: Column for the scores, one per filter.
+        text_field: Column that holds the text; one for all filters or one each.
 
     Example:
         >>> Score(WordCountFilter(), score_field="words")
@@ -248,9 +249,10 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Drops documents by the value of a column.
 
     Args:
-        filter_fn: A filter (its `keep_document` gets the value) or a function from value to True (keep) or False.
-        filter_field: The column to decide on; one for each filter.
-        invert: Keep what would be dropped and drop what would be kept.
+        filter_fn: A filter (its `keep_document` receives the value) or a function that returns True to keep the
+            document.
+        filter_field: Column to decide on; one for each filter.
+        invert: If True, keep what would be dropped and drop what would be kept.
 
     Example:
         >>> Filter(lambda words: words >= 50, filter_field="words")
@@ -305,13 +307,13 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Scores documents and drops those whose score does not pass.
+    """Scores documents and drops those whose score fails the filter.
 
     Args:
         filter_obj: A filter or a list of them, applied in order.
-        text_field: The column with the text; one for all filters or one each.
-        score_field: Keep the score in this column; one for each filter, None keeps none.
-        invert: Keep what would be dropped and drop what would be kept.
+        text_field: Column that holds the text; one for all filters or one each.
+        score_field: Column to keep the score in, one for each filter; None keeps none.
+        invert: If True, keep what would be dropped and drop what would be kept.
 
     Example:
         >>> ScoreFilter(WordCountFilter(min_words=50), score_field="words")
@@ -358,7 +360,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         self._watch = self._watch or _Stopwatch()
         if len(self.filter_obj) > 1 and task.wants_all_scores and not task.keeps_dropped:
-            # Scored first, with all filters, because what one of them drops the next one does not see.
+            # Scored first, with all filters, because a filter does not see what the previous one dropped.
             return self._apply(task.scored(self._apply))
         return self._apply(task)
 

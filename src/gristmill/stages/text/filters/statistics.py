@@ -1,4 +1,4 @@
-"""The statistics that built-in filters are rules over, computed when first asked for and only where still needed."""
+"""The statistics behind built-in filters, computed on demand and only for remaining documents."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gristmill.kernels import (
 )
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, text_column, word_spans
 
-# The phrases by which boilerplate is known. The short ones come from the cleaning of C4 (Raffel et al. 2020); the long
-# ones are the texts of cookie banners on very many sites. A banner that holds a shorter phrase is not repeated.
+# Phrases that identify boilerplate. The short ones come from the cleaning of C4 (Raffel et al. 2020); the long ones are
+# texts of cookie banners on very many sites. A banner that contains a shorter phrase is not repeated.
 POLICY_PHRASES = (
     "terms of use",
     "privacy policy",
@@ -55,7 +55,7 @@ PLACEHOLDER_PHRASES = ("lorem ipsum",)
 
 Scores = npt.NDArray[np.float64]
 _Key = tuple[str, int, str]
-"""What a kernel pass is for: the group, the length of n-grams and the splitter of a statistic."""
+"""Identifies a kernel pass: the group, the n-gram length and the splitter of a statistic."""
 
 # How a text becomes words: at white space by default, or by a library for languages and rules that need one.
 SPACE = "space"
@@ -67,7 +67,7 @@ SPACY = "spacy"
 Splitter = Callable[[str], list[str]]
 
 SPLITTERS = {"zh": JIEBA, "ja": MECAB}
-"""By language, how words are found where they are not separated by spaces."""
+"""By language, how words are found if they are not separated by spaces."""
 _LANGUAGES = frozenset(  # a text, because a list would take a page
     """aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en
     eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka
@@ -79,19 +79,19 @@ _LANGUAGES = frozenset(  # a text, because a list would take a page
 LIBRARIES = {
     JIEBA: ("jieba", "Splitting Chinese text into words"),
     MECAB: ("MeCab", "Splitting Japanese text into words"),
-    SPACY: ("spacy", "Splitting words as spaCy does"),
+    SPACY: ("spacy", "Splitting words with spaCy"),
 }
 """The modules behind splitters, and what needs them."""
 
 
 class Statistic(NamedTuple):
-    """One number per document: a column of what a kernel computes.
+    """One number per document: a column of a kernel's result.
 
     Attributes:
-        group: The kernel pass that yields it; a filter that needs one statistic of a group can read them all.
-        column: Its place in the result of that pass.
-        n: The length of n-grams, where it counts those.
-        splitter: How words are found; `space` means at white space, as `str.split` does.
+        group: The kernel pass that computes it; a filter that needs one statistic of a group can read them all.
+        column: Its column in the result of that pass.
+        n: The n-gram length, if it counts n-grams.
+        splitter: How words are found; `space` means at whitespace, like `str.split`.
     """
 
     group: str
@@ -107,22 +107,22 @@ PHRASES = "phrases"
 LAYOUT = "layout"
 TOKENS = "tokens"
 URL = "url"
-"""Where the parts of a URL stand: columns of `gristmill.kernels.url_parts`."""
+"""Positions of the parts of a URL: columns of `gristmill.kernels.url_parts`."""
 TOP_NGRAM = "top_ngram"
-"""Characters that go when the most frequent n-gram is deleted from the text; -1 in texts with fewer than n words."""
+"""Characters removed by deleting the most frequent n-gram from the text; -1 in texts with fewer than n words."""
 DUPLICATE_NGRAM = "duplicate_ngram"
-"""Characters of n-grams that occurred before; -1 in texts with fewer than n words."""
+"""Characters of repeated n-grams; -1 in texts with fewer than n words."""
 WEIGHED_NGRAM = "weighed_ngram"
-"""Characters of the most frequent n-gram times how often it occurs."""
+"""Characters of the most frequent n-gram times its number of occurrences."""
 JOINED_NGRAM = "joined_ngram"
-"""Characters of n-grams that occurred before, by their letters alone, each counted whole."""
+"""Characters of repeated n-grams, compared by their letters alone, each counted in full."""
 _NGRAMS = {
     TOP_NGRAM: (TOP_NGRAM, DUPLICATE_NGRAM),
     DUPLICATE_NGRAM: (TOP_NGRAM, DUPLICATE_NGRAM),
     WEIGHED_NGRAM: (WEIGHED_NGRAM,),
     JOINED_NGRAM: (JOINED_NGRAM,),
 }
-"""By group of n-grams, what one pass finds; the others wait until they are asked for, when fewer documents are left."""
+"""By group of n-grams, what one pass computes; the others are computed on demand, when fewer documents are left."""
 
 N_CHARS = Statistic(CHARACTERS, text_characters.N_CHARS)
 PLAIN_CHARS = Statistic(CHARACTERS, text_characters.PLAIN_CHARS)
@@ -160,7 +160,7 @@ PLACEHOLDER_TEXT = Statistic(PHRASES, text_phrases.SECOND_KIND)
 
 
 def layout(column: int, short_line_chars: int = 30) -> Statistic:
-    """A column of `gristmill.kernels.text_layout`; the length of a short line stands in place of n."""
+    """A column of `gristmill.kernels.text_layout`; the length of a short line is passed in place of n."""
     return Statistic(LAYOUT, column, short_line_chars)
 
 
@@ -173,7 +173,7 @@ _boilerplate = cache(partial(text_phrases.compile_phrases, BOILERPLATE_PHRASES, 
 
 
 class TextStatistics:
-    """The statistics of a column of texts, each group computed when a statistic of it is first required.
+    """The statistics of a column of texts, each group computed when first required.
 
     Args:
         column: The texts.
@@ -181,7 +181,7 @@ class TextStatistics:
 
     Attributes:
         column: The texts.
-        alive: The documents that are asked about at present; the numbers of others mean nothing.
+        alive: The documents in question; numbers of other documents are undefined.
     """
 
     def __init__(self, column: TextColumn, wanted: Iterable[Statistic] = ()) -> None:
@@ -193,7 +193,7 @@ class TextStatistics:
         self._split: dict[str, tuple[WordSpans, Mask]] = {}
 
     def require(self, statistics: Iterable[Statistic], alive: Mask) -> None:
-        """Make sure that these statistics are there for the documents that `alive` marks."""
+        """Compute these statistics for the documents that `alive` marks, unless already done."""
         self.alive = alive
         for statistic in statistics:
             key = (statistic.group, statistic.n, statistic.splitter)
@@ -221,7 +221,7 @@ class TextStatistics:
         return self[statistic].astype(np.float64)
 
     def ratio(self, part: Statistic | Integers, whole: Statistic | Integers, *, nothing: float) -> Scores:
-        """A quotient per document, and `nothing` where there is nothing to divide by."""
+        """A ratio per document, and `nothing` if there is nothing to divide by."""
         above = self[part] if isinstance(part, Statistic) else part
         below = self[whole] if isinstance(whole, Statistic) else whole
         empty = below == 0
@@ -230,14 +230,14 @@ class TextStatistics:
         return result
 
     def score_texts(self, score: Callable[[str], float]) -> Scores:
-        """A score per living document from a Python function over its text; for what no kernel computes."""
+        """A score per remaining document from a Python function of its text; for what no kernel computes."""
         scores = np.zeros(len(self.column), dtype=np.float64)
         for row in np.flatnonzero(self.alive):
             scores[row] = score(self.column.text(int(row)))
         return scores
 
     def _compute(self, statistic: Statistic, missing: Mask) -> dict[_Key, Integers]:
-        """The pass that yields a statistic, and for n-grams those that it shares work with."""
+        """The pass that computes a statistic, and for n-grams the passes that it shares work with."""
         group, splitter = statistic.group, statistic.splitter
         if group in _NGRAMS:
             return self._compute_ngrams(statistic, missing)
@@ -264,7 +264,7 @@ class TextStatistics:
         return {(group, statistic.n, splitter): result}
 
     def _compute_ngrams(self, statistic: Statistic, missing: Mask) -> dict[_Key, Integers]:
-        """Find n-grams of every length that is wanted at once: each length builds on the one before."""
+        """Find n-grams of every wanted length at once: each length builds on the one before."""
         splitter = statistic.splitter
         shared = _NGRAMS[statistic.group]
         sizes: dict[str, tuple[int, ...]] = dict.fromkeys(_NGRAMS, ())
@@ -301,10 +301,10 @@ class TextStatistics:
 
 
 def splitter_of(lang: str) -> str:
-    """The name of what splits texts of a language into words.
+    """The name of the word splitter for a language.
 
     Raises:
-        UsageError: It is no code of a language.
+        UsageError: It is not a language code.
     """
     code = lang.lower()
     if code in _LANGUAGES or (len(code) == 3 and code.isascii() and code.isalpha()):
@@ -312,7 +312,7 @@ def splitter_of(lang: str) -> str:
     short = code.replace("_", "-").partition("-")[0]
     near = f" Write {short!r}." if short in _LANGUAGES else ""
     raise UsageError(
-        f"lang={lang!r} is not the code of a language: give one of ISO 639, such as 'en' or 'zh'.{near}",
+        f"lang={lang!r} is not a language code: use one of ISO 639, such as 'en' or 'zh'.{near}",
         parameter="lang",
         value=lang,
     )
@@ -329,14 +329,15 @@ def load_splitter(name: str) -> Splitter:
     makers = {SPACE: lambda: str.split, JIEBA: _jieba, MECAB: _mecab, SPACY: _spacy}
     if name not in makers:
         raise UnknownNameError(
-            f"There is no word splitter {name!r}; there are {', '.join(makers)}.{did_you_mean(name, makers)}", name=name
+            f"There is no word splitter {name!r}; choose one of {', '.join(makers)}.{did_you_mean(name, makers)}",
+            name=name,
         )
     return makers[name]()
 
 
 def _jieba() -> Splitter:
     library = optional_module(*LIBRARIES[JIEBA])
-    # It tells how long its dictionary took to load, in every worker.
+    # It logs the time to load its dictionary, in every worker.
     library.setLogLevel("WARNING")
     return lambda text: list(library.cut(text.strip()))
 
@@ -368,7 +369,7 @@ def _spacy() -> Splitter:
 
 
 def split_column(column: TextColumn, name: str, rows: Mask) -> WordSpans:
-    """The words of the marked documents; a document that is not marked has none."""
+    """The words of the marked documents; other documents have none."""
     if name == UNICODE:
         return text_tokens.token_spans(column, rows)
     split = load_splitter(name)

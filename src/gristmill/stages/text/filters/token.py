@@ -1,4 +1,4 @@
-"""The filter by number of tokens under the path of its own."""
+"""Alias module of the filter by number of tokens."""
 
 from __future__ import annotations
 

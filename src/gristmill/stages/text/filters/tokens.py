@@ -1,4 +1,4 @@
-"""Filters by the number of tokens that a tokenizer makes of a document."""
+"""Filters by the number of tokens of a document."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _HUB_SETTINGS = ("revision", "subfolder")
 
 
 class _TokenFilter(ColumnFilter):
-    """A filter whose tokenizer is read when it is first used in a process."""
+    """A filter whose tokenizer is loaded on first use in a process."""
 
     _count: Counter | None = None
 
     def load_tokenizer(self) -> None:
-        """Read the tokenizer; done on first use when nobody has called it before."""
+        """Load the tokenizer; called automatically on first use."""
         self._count = self._counter()
 
     def check_environment(self) -> None:
-        """Refuse a tokenizer that is missing, or whose package is."""
+        """Refuse a missing tokenizer or package."""
         self._counter()
 
     def _counter(self) -> Counter:
@@ -54,22 +54,22 @@ class _TokenFilter(ColumnFilter):
 
 
 class TokenCountFilter(_TokenFilter):
-    """Keeps documents with a number of tokens within bounds, special tokens included.
+    """Keeps documents whose number of tokens, including special tokens, is within bounds.
 
-    Give exactly one of `tokenizer` and `hf_model_name`.
+    Pass exactly one of `tokenizer` and `hf_model_name`.
 
     Args:
         tokenizer: A tokenizer of the packages tokenizers, transformers or sentencepiece, anything else with
             `encode(text)`, or the path of a `tokenizer.json` or SentencePiece `.model` file.
-        hf_model_name: A folder with a `tokenizer.json`, or the name of a model of the Hugging Face Hub, which is
-            fetched once per node when a run starts, unless it is already in the cache.
-        hf_token: The token for models that need one.
-        min_tokens: The least number that is kept.
-        max_tokens: The greatest number that is kept; None or infinity is no limit.
+        hf_model_name: A folder with a `tokenizer.json`, or a model name on the Hugging Face Hub, which is downloaded
+            once per node when a run starts, unless it is cached.
+        hf_token: Access token for gated models.
+        min_tokens: Minimum number of tokens to keep.
+        max_tokens: Maximum number of tokens to keep; None or infinity for no limit.
         transformers_init_kwargs: `revision` and `subfolder` of the model on the hub.
 
     Raises:
-        UsageError: (a ValueError) Not exactly one of `tokenizer` and `hf_model_name` is given, or a setting is unknown.
+        UsageError: (a ValueError) Not exactly one of `tokenizer` and `hf_model_name` is set, or a setting is unknown.
 
     Example:
         >>> TokenCountFilter("tokenizer.json", min_tokens=10).name
@@ -93,7 +93,7 @@ class TokenCountFilter(_TokenFilter):
     ) -> None:
         if (tokenizer is None) == (hf_model_name is None):
             found = "neither" if tokenizer is None else "both"
-            raise UsageError(f"TokenCountFilter needs either tokenizer or hf_model_name; {found} is given.")
+            raise UsageError(f"TokenCountFilter needs either tokenizer or hf_model_name; {found} is set.")
         settings = dict(transformers_init_kwargs or {})
         for name in settings:
             if name not in _HUB_SETTINGS:
@@ -109,7 +109,7 @@ class TokenCountFilter(_TokenFilter):
         self.transformers_init_kwargs = settings
 
     def model_check_or_download(self) -> None:
-        """Make sure that the tokenizer of the hub is in the cache of this node."""
+        """Make sure that the hub tokenizer is in the cache of this node."""
         if self.hf_model_name is not None:
             self._hub_file(offline=False)
 
@@ -120,9 +120,7 @@ class TokenCountFilter(_TokenFilter):
     def _counter(self) -> Counter:
         if self.hf_model_name is not None:
             return _counter_of_file(self._hub_file(offline=True), special_tokens=True)
-        if isinstance(self.tokenizer, str | Path):
-            return _counter_of_file(Path(self.tokenizer), special_tokens=True)
-        return _counter_of_object(self.tokenizer)
+        return token_counter(self.tokenizer)
 
     def _hub_file(self, *, offline: bool) -> Path:
         name = str(self.hf_model_name)
@@ -139,22 +137,22 @@ class TokenCountFilter(_TokenFilter):
             )
         except LocalEntryNotFoundError as error:
             raise InputNotFoundError(
-                f"The tokenizer of {name!r} is neither a folder with a tokenizer.json nor in the cache of the hub on "
-                f"this machine: fetch it first, or give tokenizer the path of a file.",
+                f"The tokenizer {name!r} is neither a folder with a tokenizer.json nor in the local hub cache: "
+                "download it first, or set tokenizer to the path of a file.",
                 path=name,
             ) from error
         return Path(path)
 
 
 class TokenizerFertilityFilter(_TokenFilter):
-    """Keeps documents with enough characters per token, which odd or encoded text has not.
+    """Keeps documents with enough characters per token; garbled or encoded text has too few.
 
     Args:
         path_to_tokenizer: A SentencePiece `.model` file or a `tokenizer.json`.
-        min_char_to_token_ratio: The least number of characters per token that is kept; without tokens it is -1.
+        min_char_to_token_ratio: Minimum number of characters per token; it is -1 for documents without tokens.
 
     Raises:
-        UsageError: (a ValueError) No path is given.
+        UsageError: (a ValueError) No path is set.
 
     Example:
         >>> TokenizerFertilityFilter("spiece.model").name
@@ -189,10 +187,21 @@ def _groups(texts: TextColumn, rows: np.ndarray) -> list[np.ndarray]:
     return [group for group in np.split(rows, np.flatnonzero(np.diff(sizes // _GROUP_CHARS)) + 1) if len(group)]
 
 
+def token_counter(tokenizer: Any) -> Counter:
+    """A function that counts the tokens of texts, special tokens included.
+
+    Args:
+        tokenizer: What `TokenCountFilter` takes: a tokenizer, or the path of its file.
+    """
+    if isinstance(tokenizer, str | Path):
+        return _counter_of_file(Path(tokenizer), special_tokens=True)
+    return _counter_of_object(tokenizer)
+
+
 def _counter_of_file(path: Path, *, special_tokens: bool) -> Counter:
     if not path.is_file():
         raise InputNotFoundError(
-            f"There is no tokenizer at {str(path)!r}: give the path of a tokenizer.json or SentencePiece .model file.",
+            f"There is no tokenizer at {str(path)!r}: pass the path of a tokenizer.json or SentencePiece .model file.",
             path=str(path),
         )
     if path.suffix == ".json":
@@ -203,7 +212,7 @@ def _counter_of_file(path: Path, *, special_tokens: bool) -> Counter:
 
 
 def _counter_of_tokenizers(tokenizer: Any, *, special_tokens: bool) -> Counter:
-    # A file may ask for truncation or padding, which would hide the true number.
+    # A file may enable truncation or padding, which would hide the true number.
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
@@ -221,7 +230,7 @@ def _counter_of_pieces(processor: Any) -> Counter:
 
 
 def _counter_of_object(tokenizer: Any) -> Counter:
-    """The fastest way to count with a tokenizer that somebody made."""
+    """The fastest way to count with a user's tokenizer object."""
     package = type(tokenizer).__module__.split(".")[0]
     if package == "tokenizers" and hasattr(tokenizer, "encode_batch_fast"):
         from tokenizers import Tokenizer
@@ -232,5 +241,5 @@ def _counter_of_object(tokenizer: Any) -> Counter:
     if package == "transformers":
         return lambda texts: [len(found) for found in tokenizer(list(texts), verbose=False)["input_ids"]]
     if not callable(getattr(tokenizer, "encode", None)):
-        raise UsageError(f"A tokenizer has a method encode(text); {type(tokenizer).__name__} has none.")
+        raise UsageError(f"A tokenizer needs a method encode(text); {type(tokenizer).__name__} has none.")
     return lambda texts: [len(tokenizer.encode(text)) for text in texts]

@@ -1,4 +1,4 @@
-"""Reads and writes documents in whatever format the input has, for pipelines that are not bound to one."""
+"""Reads and writes documents in the format of the input, for pipelines that are not tied to one format."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from gristmill.tasks.file_group import FileGroupTask
 _RECORDS = (*EXTENSIONS["jsonl"], *EXTENSIONS["parquet"])
 _MOST_DESCRIPTIONS = 20
 _DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
-"""What `datasets` puts beside its Arrow files."""
+"""Files that `datasets` writes beside its Arrow files."""
 Stages = list[ProcessingStage[Any, Any]]
 ROW_READERS: Mapping[Format, type[RowReader]] = {
     "archive": ArchiveReader,
@@ -59,24 +59,24 @@ ROW_READERS: Mapping[Format, type[RowReader]] = {
 
 
 class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """Reads files in the format that they have, compressed or not: JSONL, Parquet, CSV, Arrow, text and others.
+    """Reads files in whatever format they have, compressed or not: JSONL, Parquet, CSV, Arrow, text and others.
 
-    Records that lie ready (JSONL, Parquet) go before all else: a README or an index page beside them is not data.
-    Input in two formats that could both be meant is refused with both choices, so that neither half is left out
-    unnoticed. A reader with options of its own, such as `CsvReader`, does what this one cannot guess.
+    Record files (JSONL, Parquet) take precedence: a README or an index page beside them is not data. Input in two
+    formats that could both be data is refused with both choices, so that neither is silently skipped. For
+    format-specific options, use the reader of that format, such as `CsvReader`.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
-            are skipped.
-        filetype: A format, such as `jsonl`, to read only files of this format; by default the one that is there.
-        files_per_partition: Whole files per partition.
-        blocksize: Partitions of about this size; large files are split.
-        fields: Only these columns.
+        file_paths: A file, folder, glob or URL, or a list of these. In folders, names that begin with `_` or `.` are
+            skipped.
+        filetype: Read only files of this format, such as `jsonl`. Detected by default.
+        files_per_partition: Number of whole files per partition.
+        blocksize: Approximate partition size; large files are split.
+        fields: Columns to read; all by default.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
-        sample: Only a random share of the documents, such as 0.01.
-        seed: Another seed gives another sample.
-        storage_options: Options of the file system, for URLs.
-        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+        sample: Fraction of documents to sample at random, such as 0.01.
+        seed: Random seed of the sample.
+        storage_options: File system options for URLs.
+        errors: How to handle text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes with
             U+FFFD and count the document as changed.
 
     Example:
@@ -101,9 +101,9 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
     ) -> None:
         if filetype not in (None, *FORMATS):
             known = ", ".join(map(repr, FORMATS))
-            raise UsageError(f"filetype={filetype!r}: give one of {known}, or leave it out.", value=filetype)
+            raise UsageError(f"filetype={filetype!r}: must be one of {known}, or omitted.", value=filetype)
         if errors != "quarantine":
-            JsonlReaderStage(errors=errors)  # refuses what it does not know
+            JsonlReaderStage(errors=errors)  # refuses unknown options
         self.errors = errors
         self.file_paths = plain_paths(file_paths)
         self.filetype = filetype
@@ -135,7 +135,7 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
             elif kind == "jsonl" and found.left_out:
                 found, kind = self._without_descriptions(found)
             if len(formats) > 1:
-                found = found.only(kind)  # where the rest is records too, the source refuses it with both choices
+                found = found.only(kind)  # if the rest is records too, the source refuses it with both choices
         if kind in ROW_READERS:
             return self._read_rows(kind, found)
         selection = None
@@ -159,10 +159,10 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         return [source, reader]
 
     def _format_of(self, formats: Mapping[Format | None, Sequence[InputFile]]) -> Format:
-        """The format to read: what is surely data, and not a file that lies beside it.
+        """The format to read: that of files that are certainly data, not of files that merely lie beside it.
 
         Raises:
-            UsageError: Files of several formats were asked for, or could be meant.
+            UsageError: Files of several formats were requested, or the choice is ambiguous.
         """
         named = [kind for kind in formats if kind is not None]
         data = [kind for kind in named if not FORMATS[kind].companion] or named
@@ -170,14 +170,14 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
             places = " and ".join(f"{FORMATS[kind].label} ({formats[kind][0].relative})" for kind in data)
             choices = " or ".join(f"--input-filetype {kind} (filetype={kind!r})" for kind in data)
             raise UsageError(
-                f"{self.file_paths} holds files of several formats: {places}. Say which to read: {choices}; for all of "
-                "them, one run for each.",
+                f"{self.file_paths} holds files of several formats: {places}. Choose one: {choices}; to read all of "
+                "them, run once for each.",
                 paths=self.file_paths,
             )
         return data[0]
 
     def _without_descriptions(self, found: Survey) -> tuple[Survey, Format]:
-        """What to read where JSON may only describe data of another format that lies beside it."""
+        """What to read if JSON may merely describe data of another format beside it."""
         beside = {format_of(item.relative) for item in found.left_out if item.reason == "extension"}
         tables = [kind for kind in FORMATS if kind in beside and not FORMATS[kind].companion]
         if not tables or not all(file.path.endswith(".json") for file in found.files):
@@ -210,19 +210,19 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
 
 
 class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
-    """Writes JSONL or Parquet as the input is, and JSONL for other inputs, unless another format is asked for.
+    """Writes JSONL or Parquet, following the input, and JSONL for other inputs, unless a format is set.
 
     Args:
-        path: The folder. A name such as `clean.jsonl.gz` tells format and compression by itself.
-        filetype: `jsonl`, `parquet`, `csv` or `arrow`; by default what the pipeline reads if that is one of the first
-            two, and JSONL otherwise.
-        compression: How files are compressed: `none`, `gz`, `zst` or `bz2` for JSONL and CSV, `none`, `zst` or `lz4`
-            for Arrow, `none`, `gz`, `zst`, `snappy`, `lz4` or `brotli` for Parquet. By default Parquet is compressed by
-            Zstandard, and the others are not.
-        fields: Only these columns, in this order.
-        mode: How to treat existing files: "ignore" resumes an earlier run and refuses to replace other files,
+        path: Output folder. A name such as `clean.jsonl.gz` sets format and compression.
+        filetype: `jsonl`, `parquet`, `csv` or `arrow`. Defaults to the input format if it is one of the first two,
+            otherwise JSONL.
+        compression: `none`, `gz`, `zst` or `bz2` for JSONL and CSV; `none`, `zst` or `lz4` for Arrow; `none`, `gz`,
+            `zst`, `snappy`, `lz4` or `brotli` for Parquet. Defaults to Zstandard for Parquet and no compression for the
+            others.
+        fields: Columns to write, in this order; all by default.
+        mode: How to treat existing files: "ignore" resumes an earlier run and refuses to overwrite other files,
             "overwrite" starts over and replaces them, "error" requires an empty folder.
-        storage_options: Options of the file system, for URLs.
+        storage_options: File system options for URLs.
 
     Example:
         >>> pipeline.add_stage(DocumentWriter("clean/", compression="zst"))
@@ -242,7 +242,7 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
     ) -> None:
         if filetype not in (None, *WRITTEN_FORMATS):
             known = ", ".join(map(repr, WRITTEN_FORMATS))
-            raise UsageError(f"filetype={filetype!r}: give one of {known}, or leave it out.", value=filetype)
+            raise UsageError(f"filetype={filetype!r}: must be one of {known}, or omitted.", value=filetype)
         self.path = str(path)
         self.filetype: Format | None = filetype
         self.compression = compression
@@ -255,7 +255,7 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
             if self.filetype in ("jsonl", "csv") and compression is None:
                 self.compression = codec_of(self.path.rstrip("/"))
         if self.filetype is not None:
-            self.decompose()  # refuses options that cannot work
+            self.decompose()  # refuses invalid options
 
     def decompose_and_apply_with(self, before: Sequence[ProcessingStage[Any, Any]] = ()) -> Stages:
         if self.filetype is not None:

@@ -1,4 +1,4 @@
-"""Reads Hugging Face data sets: saved by `save_to_disk`, folders with a card, and those of the hub."""
+"""Reads Hugging Face datasets: saved by `save_to_disk`, folders with a card, and those of the hub."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _DATA: tuple[Format, ...] = ("parquet", "jsonl", "csv", "arrow")
 
 
 class HuggingFaceReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """Reads a data set as the library `datasets` lays it out, file by file; nothing is downloaded as a whole.
+    """Reads a dataset in the layout of the `datasets` library, file by file, without downloading it as a whole.
 
-    On this machine: what `save_to_disk` wrote, or a folder of Parquet, JSONL, CSV or Arrow files, with a card that says
-    which files belong to which split or without. From the hub: the Parquet files that the hub keeps of every data set.
-    Each file is a partition, so that a run is resumed where it was.
+    Local: the output of `save_to_disk`, or a folder of Parquet, JSONL, CSV or Arrow files, optionally with a card that
+    assigns files to splits. From the hub: the Parquet files that the hub provides for every dataset. Each file is a
+    partition, so an interrupted run resumes where it left off.
 
     Args:
-        path: A folder, or the name of a data set on the hub, such as `allenai/c4`.
-        config_name: The configuration, where there are several.
-        split: The split, such as `train`; by default all of them.
-        columns: Only these columns.
-        files_per_partition: Whole files per partition.
-        blocksize: Partitions of about this size; large Parquet and JSONL files are split.
+        path: A folder, or the name of a dataset on the hub, such as `allenai/c4`.
+        config_name: The configuration, if there are several.
+        split: The split, such as `train`; all of them by default.
+        columns: Columns to read; all by default.
+        files_per_partition: Number of whole files per partition.
+        blocksize: Approximate partition size; large Parquet and JSONL files are split.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
-        sample: Only a random share of the documents, such as 0.01.
-        seed: Another seed gives another sample.
-        storage_options: Options of the file system, such as a `token` for the hub.
-        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+        sample: Fraction of documents to sample at random, such as 0.01.
+        seed: Random seed of the sample.
+        storage_options: File system options, such as a `token` for the hub.
+        errors: How to handle text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes with
             U+FFFD and count the document as changed.
 
     Example:
@@ -105,7 +105,7 @@ class HuggingFaceReader(CompositeStage[EmptyTask, DocumentBatch]):
 
         Raises:
             InputError: There is no such configuration or split.
-            InputNotFoundError: There is neither such a folder nor could it be a data set of the hub.
+            InputNotFoundError: There is no such folder, and the name is not a valid hub dataset.
         """
         if self.path.startswith("hf://") or (is_local(self.path) and not os.path.exists(local_path(self.path))):
             return self._on_the_hub(), "parquet"
@@ -119,18 +119,18 @@ class HuggingFaceReader(CompositeStage[EmptyTask, DocumentBatch]):
         repository = self.path.removeprefix("hf://").removeprefix("datasets/").rstrip("/")
         if not _HUB_NAME.fullmatch(repository):
             raise InputNotFoundError(
-                f"There is no folder {self.path!r}, and data sets of the hub have names such as 'allenai/c4'.",
+                f"There is no folder {self.path!r}, and hub datasets have names such as 'allenai/c4'.",
                 path=self.path,
                 extensions=(),
             )
         require_module(
-            "huggingface_hub", f"The data set {repository!r} of the hub (there is no such folder here)", extra="hub"
+            "huggingface_hub", f"The hub dataset {repository!r} (no such folder exists locally)", extra="hub"
         )
-        # Data sets without a configuration of their own have one that is called so.
+        # Datasets without named configurations have one with this name.
         return f"hf://datasets/{repository}@~parquet/{self.config_name or 'default'}/{self.split or '*'}/*.parquet"
 
     def _saved(self) -> dict[Format | None, list[InputFile]] | None:
-        """The files of a data set that `save_to_disk` wrote; None if this is none."""
+        """The files of a dataset written by `save_to_disk`; None if it is not one."""
         folder = local_path(self.path)
         splits = _json(os.path.join(folder, "dataset_dict.json"))
         if splits is not None:
@@ -148,19 +148,19 @@ class HuggingFaceReader(CompositeStage[EmptyTask, DocumentBatch]):
             state = _json(os.path.join(one, "state.json")) or {}
             names = [str(item.get("filename", "")) for item in state.get("_data_files", [])]
             if any(not name or name != os.path.basename(name) for name in names):
-                raise InputError(f"{one}/state.json names data files outside its folder: {names}.", path=one)
+                raise InputError(f"{one}/state.json refers to data files outside its folder: {names}.", path=one)
             files += [os.path.join(one, name) for name in names]
         return survey(files).formats() if files else {}
 
     def _in_folder(self) -> dict[Format | None, list[InputFile]]:
-        """The data files of a folder by format: those that the card names, or those whose path names the split."""
+        """The data files of a folder by format: those listed by the card, or those whose path names the split."""
         found = survey(self.path, storage_options=self.storage_options)
         formats = found.formats()
         kind = next((kind for kind in _DATA if kind in formats), None)
         if kind is None:
             raise InputError(
-                f"{self.path!r} holds no data set: neither Parquet, JSONL, CSV or Arrow files nor a state.json of "
-                "save_to_disk.",
+                f"{self.path!r} is not a dataset: it has neither Parquet, JSONL, CSV or Arrow files nor a state.json "
+                "of save_to_disk.",
                 path=self.path,
             )
         files = [file for file in formats[kind] if not file.relative.endswith(("dataset_infos.json", "state.json"))]
@@ -171,7 +171,7 @@ class HuggingFaceReader(CompositeStage[EmptyTask, DocumentBatch]):
             files = [file for file in files if any(fnmatch.fnmatch(file.relative, one) for one in patterns)]
         elif self.config_name is not None:
             raise InputError(
-                f"{self.path!r} has no card that names configurations; leave config_name={self.config_name!r} out.",
+                f"{self.path!r} has no card that defines configurations; omit config_name={self.config_name!r}.",
                 path=self.path,
             )
         elif self.split is not None:
@@ -181,11 +181,11 @@ class HuggingFaceReader(CompositeStage[EmptyTask, DocumentBatch]):
                 raise self._no_split([file.relative for file in files[:5]], "files are")
             files = some
         if not files:
-            raise InputError(f"No file of {self.path!r} is one of {patterns}, which its card names.", path=self.path)
+            raise InputError(f"No file of {self.path!r} matches {patterns}, as listed by its card.", path=self.path)
         return {kind: files}
 
     def _card_patterns(self) -> list[str] | None:
-        """The data files that the card names for this configuration and split; None where it says nothing of them."""
+        """The data files that the card lists for this configuration and split; None if it lists none."""
         configs = _card(self.path, self.storage_options).get("configs")
         if not isinstance(configs, list) or not all(isinstance(one, dict) and "data_files" in one for one in configs):
             return None
@@ -194,8 +194,8 @@ class HuggingFaceReader(CompositeStage[EmptyTask, DocumentBatch]):
         if name not in by_name or (self.config_name is None and len(by_name) > 1 and "default" not in by_name):
             known = ", ".join(map(repr, by_name))
             raise InputError(
-                f"{self.path!r} has the configurations {known}; config_name={self.config_name!r} is none of them."
-                f"{did_you_mean(self.config_name or '', by_name)}",
+                f"{self.path!r} has the configurations {known}, but not "
+                f"config_name={self.config_name!r}.{did_you_mean(self.config_name or '', by_name)}",
                 path=self.path,
             )
         given = by_name[name]
@@ -223,19 +223,19 @@ class HuggingFaceReader(CompositeStage[EmptyTask, DocumentBatch]):
 
 
 def _json(path: str) -> dict[str, Any] | None:
-    """A JSON object from a small file; None where there is no such file."""
+    """A JSON object from a small file; None if the file does not exist."""
     try:
         with open(path, "rb") as file:
             found = json.loads(file.read(_CARD_BYTES))
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise InputError(f"{path!r} is not JSON: {error}. Save the data set again.", path=path) from error
+        raise InputError(f"{path!r} is not JSON: {error}. Save the dataset again.", path=path) from error
     return found if isinstance(found, dict) else {}
 
 
 def _card(folder: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The header of a data set's README.md; empty where there is none."""
+    """The header of a dataset's README.md; empty if there is none."""
     from gristmill.storage.compression import open_raw
 
     try:

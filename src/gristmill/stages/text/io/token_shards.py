@@ -1,4 +1,4 @@
-"""Looks into a shard of tokens: which documents are in it, where they come from, their ids and their text."""
+"""Inspects token shards: the documents in them, their origin, token ids and text."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class DocumentTokens:
     """A run of tokens of one document.
 
     Attributes:
-        offset: Where it begins in the shard, in tokens.
-        tokens: How many tokens it has.
-        ids: The first of them.
-        text: Their text, where the tokenizer is known.
-        start: Which token of the document is its first one; not 0 for a part of a document that was cut.
-        partition: The partition of the run that wrote it, and `row` the document's row there; None without a record.
+        offset: Position of its first token in the shard.
+        tokens: Number of tokens.
+        ids: The first token ids.
+        text: Their text, if the tokenizer is known.
+        start: Position of the run's first token within the document; not 0 for a later part of a split document.
+        partition: Partition of the run that wrote it, with `row` the document's row there; None without a record.
         row: See `partition`.
-        id: The id of the document, where it has one.
-        source: The input file, where it is known.
+        id: Id of the document, if it has one.
+        source: Input file, if known.
     """
 
     offset: int
@@ -49,19 +49,19 @@ class DocumentTokens:
 
 @dataclass(slots=True)
 class ShardView:
-    """What is in a shard.
+    """The contents of a shard.
 
     Attributes:
-        path: The file with the tokens.
-        format: Of the shard.
-        dtype: Of a token.
-        tokens: How many tokens it has, padding included.
-        sequences: How many sequences.
-        documents: How many documents begin in it; None without the record of a run.
-        padding: How many tokens belong to no document; None without the record of a run.
-        tokenizer: The tokenizer that turned the tokens into text again; None if none was found.
+        path: File with the tokens.
+        format: Format of the shard.
+        dtype: Type of a token.
+        tokens: Number of tokens, padding included.
+        sequences: Number of sequences.
+        documents: Number of documents that begin in it; None without the record of a run.
+        padding: Number of padding tokens; None without the record of a run.
+        tokenizer: Tokenizer used to decode the tokens; None if none was found.
         shown: Some of the documents.
-        notes: What is not known, and why.
+        notes: What is unknown, and why.
     """
 
     path: str
@@ -90,12 +90,12 @@ def inspect_shard(
 
     Args:
         path: The shard.
-        tokenizer: The tokenizer, if not the one that the run has used.
+        tokenizer: The tokenizer, if not the one used by the run.
         document: Only the document with this id.
         offset: Only the document that the token at this position belongs to.
         limit: Show at most this many runs of documents.
         max_tokens: Show at most this many tokens of each.
-        record_path: Where the record of the run is, if not beside the output.
+        record_path: Path of the run's record, if not beside the output.
 
     Raises:
         InputNotFoundError: There is no such shard, or nothing in it matches.
@@ -110,7 +110,7 @@ def inspect_shard(
     entry = _entry_of(folder, os.path.basename(shard.path))
     encoder = _encoder(folder, tokenizer, view)
     if entry is None:
-        view.notes.append(f"No record of a run names this shard (looked in {folder.record}), so origins are unknown.")
+        view.notes.append(f"No record of a run lists this shard (looked in {folder.record}), so origins are unknown.")
         if document is not None:
             raise InputNotFoundError(
                 f"{shard.path} is not in a record of a run, so the document {document!r} cannot be found in it.",
@@ -152,7 +152,7 @@ def _encoder(folder: RunFolder, tokenizer: str | None, view: ShardView) -> TextE
         summary = read_summary(folder) or {}
         named = summary.get("tokenizer")
     if named is None:
-        view.notes.append("The tokenizer is not known; pass it (--tokenizer) to see the text.")
+        view.notes.append("The tokenizer is unknown; pass it (--tokenizer) to see the text.")
         return None
     try:
         encoder = load_encoder(named)

@@ -1,4 +1,4 @@
-"""What a modifier is: a function of one document, or of a whole column at once."""
+"""The base classes of modifiers: a function of one document, or of a whole column at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class DocumentModifier(ABC):
-    """Changes one document at a time. Subclass it, implement `modify_document`, and give it to `Modify`.
+    """Changes one document at a time. Subclass it, implement `modify_document`, and pass it to `Modify`.
 
-    `Modify` calls it in a worker, once per document; documents without a value (null) are never shown to it.
+    `Modify` calls it in a worker, once per document; documents without a value (null) are skipped.
 
     Example:
         >>> class Upper(DocumentModifier):
@@ -25,30 +25,30 @@ class DocumentModifier(ABC):
     """
 
     wrapper: ClassVar[str] = "Modify"
-    """The stage that applies the modifier: what to write where one is given in place of a stage."""
+    """The stage that applies the modifier: what to write if one is passed in place of a stage."""
     _name: str | None = None
 
     @abstractmethod
     def modify_document(self, *args: Any, **values: Any) -> Any:
-        """The new value: of the one input field, or of several given by name."""
+        """The new value, from one input field or several passed by name."""
 
     def check_environment(self) -> None:  # noqa: B027 (most have nothing to check)
-        """Called in the driver when a run is planned: refuse a package or file that is missing."""
+        """Called in the driver when a run is planned: refuse a missing package or file."""
 
     @property
     def name(self) -> str:
-        """How the modifier is called in reports."""
+        """Name of the modifier in reports."""
         return self._name if self._name is not None else type(self).__name__
 
 
 @dataclass(slots=True)
 class ModifiedColumn:
-    """What a column modifier may return when it has more to say than the new values.
+    """What a column modifier may return in addition to the new values.
 
     Attributes:
         values: One new value per row.
         columns: Further columns to add, one value per row each; `ColumnModifier.extra_columns` announces them.
-        metrics: Figures for the stage's report.
+        metrics: Metrics for the stage's report.
     """
 
     values: pa.Array
@@ -57,10 +57,11 @@ class ModifiedColumn:
 
 
 class ColumnModifier(DocumentModifier):
-    """Changes a whole column in one call, which is how the built-in modifiers reach native speed.
+    """Changes a whole column in one call, which lets built-in modifiers run at native speed.
 
-    Implement `modify_column`; `modify_document` follows from it. The column is one contiguous chunk of large strings,
-    in which null means that a document has no text; null must stay null, and the number of rows must stay the same.
+    Implement `modify_column`; `modify_document` is derived from it. The column is one contiguous chunk of large
+    strings, in which null means that a document has no text; null must stay null, and the number of rows must not
+    change.
 
     Example:
         >>> import pyarrow.compute as pc
@@ -91,7 +92,7 @@ class ColumnModifier(DocumentModifier):
 
 
 def has_column_path(modifier: DocumentModifier) -> bool:
-    """Whether `modify_column` is what the class means: a subclass may override `modify_document` alone."""
+    """Whether to use `modify_column`: a subclass may override `modify_document` alone."""
     for kind in type(modifier).__mro__:
         if "modify_column" in kind.__dict__:
             return True

@@ -1,4 +1,4 @@
-"""The modifier that turns documents into training lines of fastText."""
+"""The modifier that turns documents into fastText training lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["FastTextLabelModifier"]
 
 
 class FastTextLabelModifier(ColumnModifier):
-    r"""Makes each document one line with a label in front, as fastText's supervised training reads it.
+    r"""Turns each document into one line with a leading label, as expected by fastText's supervised training.
 
     Args:
         label: The label, such as `__label__hq`.

@@ -1,4 +1,4 @@
-"""The stage that applies modifiers to columns and marks the documents that really changed."""
+"""The stage that applies modifiers to columns and marks the documents that actually changed."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ AnyModifier: TypeAlias = "DocumentModifier | Callable[..., Any]"
 class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Applies one modifier, or several in order, to columns of the documents.
 
-    Documents that a modifier leaves as they are stay byte for byte what was read; for the others the ledger records by
-    how many characters they grew or shrank. A document without a value keeps none. With several input fields, a
-    document that lacks one of them keeps what it had in the output field.
+    Unchanged documents are written byte for byte as read; for changed ones the ledger records by how many characters
+    they grew or shrank. A missing value stays missing. With several input fields, a document that lacks one of them
+    keeps its value in the output field.
 
     Args:
-        modifier_fn: A `DocumentModifier`, a function, or a list of them. With several input fields it gets the values
-            as keyword arguments.
+        modifier_fn: A `DocumentModifier`, a function, or a list of them. With several input fields it receives the
+            values as keyword arguments.
         input_fields: One column for all modifiers, a list with one column each, or a list of lists of columns.
-        output_fields: Where the results go: one column, a list with one each (None: in place), or None for in place.
+        output_fields: Columns for the results: one column, a list with one each (None: in place), or None for in place.
 
     Raises:
-        UsageError: (a ValueError) The numbers of modifiers and fields do not fit, or several inputs have no output.
-        StageDefinitionError: (a TypeError) Something given is neither a modifier nor a function, or not a field name.
+        UsageError: (a ValueError) The numbers of modifiers and fields do not match, or several inputs have no output.
+        StageDefinitionError: (a TypeError) An item is neither a modifier nor a function, or not a field name.
 
     Example:
         >>> Modify([NewlineNormalizer(), UrlRemover()]).name
@@ -102,7 +102,8 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
         values = one_chunk(result.values)
         if len(values) != batch.num_items:
             raise StageDefinitionError(
-                f"{self.name}: modify_column got {batch.num_items} values and gave {len(values)}; return one per row."
+                f"{self.name}: modify_column received {batch.num_items} values and returned {len(values)}; return one "
+                "per row."
             )
         if mixed and output == field:
             batch = _with_texts(batch, output, values, before)
@@ -170,7 +171,7 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 def _with_changes(batch: DocumentBatch, field: str, values: Array, before: Array) -> DocumentBatch:
-    """The batch with new values in `field`, of which only the differing ones count as changed."""
+    """The batch with new values in `field`; only the differing ones count as changed."""
     old = batch.column(field).type
     textual = pa.types.is_string(old) or pa.types.is_large_string(old) or pa.types.is_string_view(old)
     if values.type != old and (textual or pa.types.is_dictionary(old)) and pa.types.is_large_string(values.type):
@@ -203,7 +204,7 @@ def _with_texts(batch: DocumentBatch, field: str, values: Array, before: Array) 
 
 
 def _with_objects(batch: DocumentBatch, field: str, values: list[Any], before: list[Any]) -> DocumentBatch:
-    """The batch with new values of any kind in `field`, of which only the differing ones count as changed."""
+    """The batch with new values of any type in `field`; only the differing ones count as changed."""
     pairs = list(zip(before, values, strict=True))
     marks = np.fromiter((old != new for old, new in pairs), bool, len(pairs))
     if not marks.any():
@@ -230,11 +231,11 @@ def _extra_columns(modifier: AnyModifier) -> list[str]:
 def _checked_modifiers(given: AnyModifier | list[AnyModifier]) -> list[AnyModifier]:
     modifiers = list(given) if isinstance(given, list | tuple) else [given]
     if not modifiers:
-        raise UsageError("Modify got an empty list: give at least one modifier.")
+        raise UsageError("Modify got an empty list: pass at least one modifier.")
     for modifier in modifiers:
         if isinstance(modifier, type) and issubclass(modifier, DocumentModifier):
             raise StageDefinitionError(
-                f"Modify got the class {modifier.__name__}: give an object, {modifier.__name__}(…)."
+                f"Modify got the class {modifier.__name__}: pass an object, {modifier.__name__}(…)."
             )
         if not isinstance(modifier, DocumentModifier) and not callable(modifier):
             raise StageDefinitionError(
@@ -257,13 +258,13 @@ def _input_groups(given: str | list[str] | list[list[str]], modifiers: int) -> l
         groups = [[str(field) for field in entry] for entry in entries]
     else:
         raise StageDefinitionError(
-            f"Modify got input_fields={given!r}: give a column, a list with one per modifier, or a list of lists."
+            f"Modify got input_fields={given!r}: must be a column, a list with one per modifier, or a list of lists."
         )
     if len(groups) == 1:
         return [list(groups[0]) for _ in range(modifiers)]
     if len(groups) != modifiers:
         raise UsageError(
-            f"Modify got {len(groups)} input fields for {modifiers} modifiers: give one for all or one each. Several "
+            f"Modify got {len(groups)} input fields for {modifiers} modifiers: pass one for all or one each. Several "
             f"fields for one modifier are a list in the list: [{entries!r}]."
         )
     return groups
@@ -276,10 +277,10 @@ def _output_names(given: str | list[str | None] | None, inputs: list[list[str]])
     elif isinstance(given, list | tuple):
         entries = [given[0]] * len(inputs) if len(given) == 1 else list(given)
     else:
-        raise StageDefinitionError(f"Modify got output_fields={given!r}: give a column, a list of columns, or None.")
+        raise StageDefinitionError(f"Modify got output_fields={given!r}: must be a column, a list of columns, or None.")
     if len(entries) != len(inputs):
         raise UsageError(
-            f"Modify got {len(entries)} output fields for {len(inputs)} modifiers: give one for all or one each."
+            f"Modify got {len(entries)} output fields for {len(inputs)} modifiers: pass one for all or one each."
         )
     names: list[str] = []
     for entry, fields in zip(entries, inputs, strict=True):

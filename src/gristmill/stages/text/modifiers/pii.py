@@ -24,7 +24,7 @@ from gristmill.stages.text.modifiers import pii_rules
 from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier, ModifiedColumn
 
 KINDS = ("email", "iban", "credit_card", "ipv6", "ipv4", "phone")
-"""What can be redacted. Where two overlap, the one named first here wins."""
+"""What can be redacted. If two overlap, the one listed first wins."""
 
 _CANDIDATES = {
     "email": AT_SIGN,
@@ -41,24 +41,24 @@ Rule = Callable[[bytes, int, int], Iterator[pii_rules.Span]]
 class PiiRedactor(ColumnModifier):
     """Replaces e-mail addresses, IP addresses, phone numbers, bank accounts (IBAN) and card numbers.
 
-    One compiled pass finds the places worth a look; precise rules decide there, so that text without candidates costs
-    next to nothing. Cards must belong to a network and pass Luhn's check, accounts must have their country's length and
-    check sum, and numbers that words before them call a version or a section are no IP address.
+    One compiled pass finds candidates, which precise rules then verify, so that text without candidates costs next to
+    nothing. Cards must belong to a network and pass Luhn's check, accounts must have their country's length and
+    checksum, and numbers described as a version or section by preceding words are not IP addresses.
 
     Limits: e-mail domains outside ASCII, local parts in scripts other than Latin, accounts in small letters, names,
     postal addresses and national identity numbers are not found. Phone numbers without `+`, an area code in brackets, a
-    leading zero or a word such as "phone" before them are only known in the North American form. Five pairs of digits
-    that begin with 0 are taken for a French number, `git@host.tld` for an e-mail address, and a version of four small
-    numbers that no word announces for an IP address.
+    leading zero or a word such as "phone" before them are only recognised in the North American form. Five pairs of
+    digits that begin with 0 are treated as a French number, `git@host.tld` as an e-mail address, and a version of four
+    small numbers without an introducing word as an IP address.
 
     Args:
-        kinds: What to redact, of email, ipv4, ipv6, phone, iban and credit_card; None is all of it.
-        replacement: A text for all kinds, or one per kind; the default is the kind in brackets, such as `<EMAIL>`.
+        kinds: What to redact: any of email, ipv4, ipv6, phone, iban and credit_card; None for all.
+        replacement: One text for all kinds, or one per kind; defaults to the kind in brackets, such as `<EMAIL>`.
         count_field_prefix: Adds a column with the number of replacements per kind, named by this prefix and the kind.
-        only_public_ips: Leave private, loopback and reserved IP addresses as they are.
+        only_public_ips: Do not redact private, loopback and reserved IP addresses.
 
     Raises:
-        UsageError: (a ValueError) A kind is not known.
+        UsageError: (a ValueError) A kind is unknown.
 
     Example:
         >>> PiiRedactor().modify_document("Write to ann@example.com or call +1 555 234 5678.")
@@ -90,17 +90,17 @@ class PiiRedactor(ColumnModifier):
         self.only_public_ips = only_public_ips
 
     def extra_columns(self) -> list[str]:
-        """The columns with the counts, where they are asked for."""
+        """The columns with the counts, if requested."""
         return [] if self.count_field_prefix is None else [self.count_field_prefix + kind for kind in self.kinds]
 
     def replacement_of(self, kind: str) -> str:
-        """The text that stands for a redacted `kind`."""
+        """The replacement text for a `kind`."""
         if isinstance(self.replacement, str):
             return self.replacement
         return dict(self.replacement or {}).get(kind, f"<{kind.upper()}>")
 
     def modify_column(self, column: pa.LargeStringArray) -> ModifiedColumn:
-        """The column redacted, with counts per kind as figures and, where asked for, as columns."""
+        """The redacted column, with counts per kind as metrics and, if requested, as columns."""
         texts = text_column(column)
         rows, starts, ends, choices = self._spans(texts)
         counts = {kind: np.zeros(len(texts), np.int64) for kind in self.kinds}
@@ -144,7 +144,7 @@ class PiiRedactor(ColumnModifier):
         return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), table[:, 3].copy()
 
     def _rules(self) -> dict[int, list[tuple[int, Rule]]]:
-        """For each sort of candidate the rules that look at it, with the number of their kind."""
+        """For each type of candidate the rules that verify it, with the number of their kind."""
         rules: dict[str, Rule] = {
             "email": pii_rules.emails,
             "iban": pii_rules.ibans,
@@ -170,7 +170,7 @@ def _candidates(texts: TextColumn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _without_overlaps(hits: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The spans in order; of two that overlap, the one of the kind named first stays, then the longer."""
+    """The spans in order; of two that overlap, the kind listed first wins, then the longer one."""
     hits.sort(key=lambda hit: (hit[1], hit[0], -hit[2]))
     kept: list[tuple[int, int, int]] = []
     for number, start, end in hits:

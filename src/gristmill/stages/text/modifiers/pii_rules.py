@@ -1,6 +1,6 @@
-"""What counts as an address, a phone number, a bank account or a card: precise rules on the bytes of a document.
+"""Precise rules for addresses, phone numbers, bank accounts and cards, on the bytes of a document.
 
-Each rule looks at one candidate that the scan has found and gives the spans to redact. All expressions are bounded, so
+Each rule looks at one candidate that the scan found and returns the spans to redact. All expressions are bounded, so
 none can run away.
 """
 
@@ -55,7 +55,7 @@ def credit_cards(text: bytes, start: int, end: int) -> Iterator[Span]:
 
 
 def _is_issued(digits: list[int]) -> bool:
-    """Whether a network gives out numbers of this length with this beginning."""
+    """Whether a network issues numbers of this length with this prefix."""
     size = len(digits)
     head = int("".join(map(str, digits[:6])))
     two, three, four = head // 10_000, head // 1_000, head // 100
@@ -94,7 +94,7 @@ _TITLE = re.compile(rb"(?:\.(?: |\xc2\xa0)| {1,3})[A-Z\x80-\xff]")
 
 
 def ipv4_addresses(text: bytes, start: int, end: int, *, only_public: bool = False) -> Iterator[Span]:
-    """Four numbers up to 255, unless the words before them, or their place, speak of a version or a section."""
+    """Four numbers up to 255, unless preceding words or their position suggest a version or a section."""
     if text.count(b".", start, end) < 3:
         return
     for match in _IPV4.finditer(text, start, min(len(text), end + 2)):
@@ -114,7 +114,7 @@ def _is_heading(word: bytes, text: bytes, start: int) -> bool:
 
 
 def ipv6_addresses(text: bytes, start: int, end: int, *, only_public: bool = False) -> Iterator[Span]:
-    """Addresses of eight groups, or shortened ones of a range in use; scopes of program code (`a::b`) are none."""
+    """Addresses of eight groups, or shortened ones of a range in use; not scopes of program code (`a::b`)."""
     while text[end - 1] == 46 or (text[end - 1] == 58 and text[end - 2 : end] != b"::"):
         end -= 1
     if text[max(0, start - 1) : start].isalnum() or text[end : end + 1].isalnum() or text[end : end + 1] == b":":
@@ -175,7 +175,7 @@ _NO_PHONE = re.compile(
 
 
 def phones(text: bytes, start: int, end: int) -> Iterator[Span]:
-    """Phone numbers: international, North American, in common European forms, or announced by a word like "tel"."""
+    """Phone numbers: international, North American, in common European forms, or introduced by a word like "tel"."""
     first = start
     while first > 0 and first > start - 3 and text[first - 1 : first] in (b"+", b"(", b" "):
         first -= 1

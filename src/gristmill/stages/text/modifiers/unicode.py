@@ -22,27 +22,27 @@ __all__ = ["UnicodeReformatter"]
 class UnicodeReformatter(ColumnModifier):
     """Repairs text that was decoded wrongly ("sÃ³" becomes "só"), with ftfy (needs the package `ftfy`).
 
-    Lines of plain ASCII without control characters and HTML entities, which ftfy leaves alone, are not shown to it, and
-    a line that a document repeats is shown once. At worst 2.5 s per MB, for very short lines that all differ and all
-    have a character beyond ASCII: each costs a call of ftfy.
+    Lines that ftfy cannot change (plain ASCII without control characters and HTML entities) are skipped, and a line
+    that a document repeats is processed once. At worst 2.5 s per MB, for very short distinct lines that all contain a
+    non-ASCII character: each costs a call of ftfy.
 
     Args:
-        config: A configuration of ftfy; the other arguments are ignored when it is given.
+        config: An ftfy configuration; if set, the other arguments are ignored.
         unescape_html: Replace HTML entities: True, False, or "auto" (unless the text has a `<`).
-        remove_terminal_escapes: Remove colour codes of terminals.
-        fix_encoding: Decode text again where it was decoded wrongly; the next four refine this.
-        restore_byte_a0: Allow a space to stand for a byte A0.
+        remove_terminal_escapes: Remove terminal colour codes.
+        fix_encoding: Decode wrongly decoded text again; the next four refine this.
+        restore_byte_a0: Allow a space to represent byte A0.
         replace_lossy_sequences: Repair sequences in which a byte was lost.
-        decode_inconsistent_utf8: Repair sequences in text that is otherwise right.
+        decode_inconsistent_utf8: Repair sequences in otherwise correct text.
         fix_c1_controls: Read C1 control characters as Windows-1252.
         fix_latin_ligatures: Replace ligatures by their letters.
         fix_character_width: Replace full-width and half-width characters.
         uncurl_quotes: Replace curly quotation marks by straight ones.
         fix_line_breaks: Replace all kinds of line breaks by a newline.
         fix_surrogates: Join UTF-16 surrogates.
-        remove_control_chars: Remove control characters without effect.
+        remove_control_chars: Remove control characters that have no effect.
         normalization: A Unicode normal form, or None.
-        max_decode_length: How many characters are repaired at once.
+        max_decode_length: Maximum number of characters to repair at once.
         explain: Kept for ftfy's configuration; no effect here.
 
     Example:
@@ -92,7 +92,7 @@ class UnicodeReformatter(ColumnModifier):
 
     @property
     def config(self) -> TextFixerConfig:
-        """The configuration as ftfy takes it."""
+        """The configuration as ftfy expects it."""
         if self._given is not None:
             return self._given
         return _ftfy().TextFixerConfig(**self._settings)  # type: ignore[no-any-return]
@@ -118,10 +118,10 @@ _SUSPECT_OR_RETURN = re.compile(r"[^\t\n\r -%'-~]")
 
 
 def _fixed(text: str, config: TextFixerConfig) -> str:
-    """What `ftfy.fix_text` gives. It repairs line by line, so it is shown only lines with a suspect, and each once."""
+    """The result of `ftfy.fix_text`, which works line by line: only suspicious lines are passed to it, each once."""
     fix_text = _ftfy().fix_text
     suspect = _SUSPECT if config.fix_line_breaks else _SUSPECT_OR_RETURN
-    # From the line behind the first "<" on, HTML entities are left alone.
+    # From the line after the first "<" on, HTML entities are left alone.
     bracket = text.find("<") if config.unescape_html == "auto" else -1
     later = config if bracket < 0 else config._replace(unescape_html=False)
     known: dict[tuple[str, bool], str] = {}

@@ -1,4 +1,4 @@
-"""The modifier that writes URLs in one spelling."""
+"""The modifier that normalises URLs."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ DROPPED_PARAMETERS = tuple(
     jsessionid phpsessid aspsessionid* asp.net_sessionid cfid cftoken sessionid session_id
     """.split()  # noqa: SIM905
 )
-"""Names that only track readers or sessions; not those that may choose a page too (`id`, `ref`, `sid`)."""
+"""Parameters that only track readers or sessions; not those that may also select a page (`id`, `ref`, `sid`)."""
 
 
 class UrlNormalizer(ColumnModifier):
-    """Writes URLs in one spelling, so that those of the same page are equal; for deduplication by URL.
+    """Normalises URLs, so that different spellings of the same page become equal; for deduplication by URL.
 
-    - White space around the URL and the fragment go; a fragment that begins with `#!` names a page and stays.
-    - Scheme and host become lower case; user name, password, the default port and a dot behind the host go. A host in
-      another alphabet becomes ASCII (IDNA 2003).
+    - Surrounding whitespace and the fragment are removed; a fragment that begins with `#!` identifies a page and is
+      kept.
+    - Scheme and host become lower case; user name, password, the default port and a dot after the host are removed. An
+      international host becomes ASCII (IDNA 2003).
     - Percent-encoded letters, digits and `-._~` are decoded, other hexadecimal digits become upper case; characters
       that must be encoded are, as UTF-8.
-    - `.` and `..` in the path are resolved, backslashes become slashes, slashes at the end go; an empty path is `/`.
-    - Parameters of tracking and sessions (`utm_*`, `gclid`, `;jsessionid=…`), empty ones and an empty query go; the
-      order of the others stays.
+    - `.` and `..` in the path are resolved, backslashes become slashes, trailing slashes are removed; an empty path is
+      `/`.
+    - Tracking and session parameters (`utm_*`, `gclid`, `;jsessionid=…`), empty ones and an empty query are removed;
+      the order of the others is kept.
 
-    What is no URL with http, https or ftp and a usable host stays as it is.
+    Anything that is not an http, https or ftp URL with a usable host is not changed.
 
     Args:
-        drop_parameters: Names of parameters to drop, whatever their case; `name*` stands for all that begin so.
-        keep_scheme: Keep `http://` and `https://`; without, both are the same page.
+        drop_parameters: Names of parameters to drop, ignoring case; `name*` matches all with this prefix.
+        keep_scheme: Keep `http://` and `https://`; if False, both are the same page.
         keep_www: Keep `www.` before a host.
 
     Example:
@@ -59,7 +61,7 @@ class UrlNormalizer(ColumnModifier):
         for name in [drop_parameters] if isinstance(drop_parameters, str) else drop_parameters:
             if not isinstance(name, str) or not name.rstrip("*") or isinstance(drop_parameters, str):
                 raise UsageError(
-                    f"UrlNormalizer(drop_parameters={drop_parameters!r}): give a list of names, such as ['utm_*'].",
+                    f"UrlNormalizer(drop_parameters={drop_parameters!r}): must be a list of names, such as ['utm_*'].",
                     parameter="drop_parameters",
                 )
         self.drop_parameters = tuple(name.lower() for name in drop_parameters)

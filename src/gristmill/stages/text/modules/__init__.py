@@ -1,4 +1,4 @@
-"""Stages that number, split and join documents."""
+"""Stages that add ids to documents, and split and join them."""
 
 from __future__ import annotations
 

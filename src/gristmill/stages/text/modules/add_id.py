@@ -1,4 +1,4 @@
-"""The stage that gives every document an id that follows from where it came from."""
+"""The stage that assigns every document an id derived from its origin."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gristmill.tasks.document import DocumentBatch
 class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds a column of ids: the id of the task, and the number of the row within its partition.
 
-    The same input gives the same ids on every executor and for any number of workers. Rows that share their origin,
-    such as the segments of a split document, get a third number; rows that a stage made anew get `new` and their place.
+    The same input gets the same ids on every executor and for any number of workers. Rows with the same origin, such as
+    the segments of a split document, get a third number; rows created by a stage get `new` and their position.
 
     Args:
-        id_field: The column for the ids.
-        id_prefix: Put before every id, with an underscore.
-        overwrite: Replace a column of that name; otherwise it is an error.
+        id_field: Column for the ids.
+        id_prefix: Prefix of every id, followed by an underscore.
+        overwrite: Replace an existing column of that name; otherwise it is an error.
         start_index: The number of the first row.
 
     Raises:
-        UsageError: (a ValueError) The column is there and `overwrite` is False, or an argument cannot work.
+        UsageError: (a ValueError) The column exists and `overwrite` is False, or an argument is invalid.
 
     Example:
         >>> batch = DocumentBatch(data=pa.table({"text": ["a", "b"]}), task_id="7")
@@ -46,16 +46,16 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
         self, id_field: str, id_prefix: str | None = None, overwrite: bool = False, *, start_index: int = 0
     ) -> None:
         if not isinstance(id_field, str) or not id_field:
-            raise UsageError(f"AddId(id_field={id_field!r}): name the column for the ids.")
+            raise UsageError(f"AddId(id_field={id_field!r}): must be a column name.")
         if isinstance(start_index, bool) or not isinstance(start_index, int) or start_index < 0:
-            raise UsageError(f"AddId(start_index={start_index!r}): give a whole number from 0.")
+            raise UsageError(f"AddId(start_index={start_index!r}): must be a whole number from 0.")
         self.id_field = id_field
         self.id_prefix = id_prefix
         self.overwrite = overwrite
         self.start_index = start_index
 
     def inputs(self) -> Spec:
-        """Nothing but a batch."""
+        """No columns."""
         return ["data"], []
 
     def outputs(self) -> Spec:
@@ -63,15 +63,15 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.id_field]
 
     def check_columns(self, columns: Collection[str]) -> None:
-        """Refuse to run on a table with these columns when the ids would replace one of them unasked.
+        """Refuse to run on a table with these columns if the ids would overwrite one of them.
 
         Raises:
-            PlanningError: (a ValueError) The column is there and `overwrite` is False.
+            PlanningError: (a ValueError) The column exists and `overwrite` is False.
         """
         if self.id_field in columns and not self.overwrite:
             raise PlanningError(
-                f"Stage {self.name!r} would write ids into the column {self.id_field!r}, which is already there. Use "
-                f"another id_field, or overwrite=True to replace it.",
+                f"Stage {self.name!r} would write ids to column {self.id_field!r}, which already exists. Use another "
+                "id_field, or overwrite=True to replace it.",
                 stage=self.name,
                 column=self.id_field,
             )
@@ -96,7 +96,7 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 def _repeats(rows: np.ndarray) -> np.ndarray:
-    """For each row, how many equal ones stand before it."""
+    """For each row, the number of equal rows before it."""
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
     first = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1)) if len(rows) else np.zeros(0, np.int64)

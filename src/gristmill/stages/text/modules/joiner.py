@@ -1,4 +1,4 @@
-"""The stage that joins the segments of a document again."""
+"""The stage that joins the segments of a document."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ REASON = "joined_into_document"
 class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Joins the rows of a batch that have the same document id, in the order of their segment ids.
 
-    The joined document takes the place, the origin and the other columns of its first segment; the other segments go
-    into the ledger as `joined_into_document`. Segments without text add nothing; rows without a document id stay alone.
-    Only rows of the same batch are joined.
+    The joined document takes the position, origin and other columns of its first segment; the other segments are
+    recorded in the ledger as `joined_into_document`. Segments without text add nothing; rows without a document id stay
+    separate. Only rows of the same batch are joined.
 
     Args:
-        separator: Put between the segments.
-        text_field: The column to join.
-        segment_id_field: The column that orders the segments of a document.
-        document_id_field: The column that tells which segments belong together.
+        separator: Text between the segments.
+        text_field: Column to join.
+        segment_id_field: Column that orders the segments of a document.
+        document_id_field: Column that identifies the document of a segment.
         drop_segment_id_field: Remove the column of segment ids from the result.
-        max_length: Begin a new row when the joined length would be greater; needs `length_field`.
-        length_field: The column with the length of each segment, which then holds that of the joined rows.
+        max_length: Start a new row if the joined length would be greater; needs `length_field`.
+        length_field: Column with the length of each segment, which then holds that of the joined rows.
 
     Raises:
-        UsageError: (a ValueError) Only one of `max_length` and `length_field` is given.
+        UsageError: (a ValueError) Only one of `max_length` and `length_field` is set.
 
     Example:
         >>> table = pa.table({"id": [1, 1], "segment_id": [1, 0], "text": ["world", "hello"]})
@@ -58,7 +58,7 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
         if (max_length is None) != (length_field is None):
             missing = "length_field" if length_field is None else "max_length"
             given = "max_length" if length_field is None else "length_field"
-            raise UsageError(f"DocumentJoiner got {given} without {missing}: give both or neither.")
+            raise UsageError(f"DocumentJoiner got {given} without {missing}: set both or neither.")
         self.separator = separator
         self.text_field = text_field
         self.segment_id_field = segment_id_field
@@ -68,12 +68,12 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.length_field = length_field
 
     def inputs(self) -> Spec:
-        """The text, the two ids, and the length where there is a limit."""
+        """The text, the two ids, and the length if there is a limit."""
         columns = [self.text_field, self.segment_id_field, self.document_id_field]
         return ["data"], columns if self.length_field is None else [*columns, self.length_field]
 
     def outputs(self) -> Spec:
-        """The text, the document id, and what else is kept."""
+        """The text, the document id, and the other columns kept."""
         columns = [self.text_field, self.document_id_field]
         if not self.drop_segment_id_field:
             columns.append(self.segment_id_field)
@@ -82,7 +82,7 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], columns
 
     def process(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with one row per document, or several where the length is limited."""
+        """The batch with one row per document, or several if the length is limited."""
         if batch.num_items:
             batch = self._joined(batch)
         if self.drop_segment_id_field and self.segment_id_field in batch.get_columns():
@@ -135,7 +135,7 @@ def _exact(batch: DocumentBatch, field: str) -> pa.Array:
 
 
 def _numbered(ids: pa.Array) -> np.ndarray:
-    """A number for each id in order of appearance; rows without an id get one of their own."""
+    """A number for each id in order of appearance; rows without an id get a unique one."""
     if pa.types.is_nested(ids.type):
         ids = pa.array([None if value is None else repr(value) for value in ids.to_pylist()], pa.large_string())
     encoded = ids if pa.types.is_dictionary(ids.type) else pc.dictionary_encode(ids)
@@ -145,7 +145,7 @@ def _numbered(ids: pa.Array) -> np.ndarray:
 
 
 def _segment_keys(batch: DocumentBatch, field: str) -> dict[str, pa.Array]:
-    """What segments are sorted by: their ids, and where these are of several kinds, numbers before texts."""
+    """The sort key of segments: their ids, and if these are of mixed types, numbers before texts."""
     ids = _exact(batch, field)
     if not batch.columns.is_json(field):
         return {"segment": ids}

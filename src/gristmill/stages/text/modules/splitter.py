@@ -14,13 +14,13 @@ from gristmill.tasks.document import DocumentBatch
 class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Makes a row of every segment of a document, with its number within the document.
 
-    Give the documents ids before (`AddId`), and `DocumentJoiner` puts them together again. Every segment keeps the
+    Add ids to the documents first (`AddId`), so that `DocumentJoiner` can join them again. Every segment keeps the
     other columns and the origin of its document; a document without text stays one row without text.
 
     Args:
-        separator: The text between segments, taken literally.
-        text_field: The column to split.
-        segment_id_field: The column for the number of the segment, from 0.
+        separator: Separator of segments, taken literally.
+        text_field: Column to split.
+        segment_id_field: Column for the number of the segment, from 0.
 
     Example:
         >>> batch = DocumentBatch(data=pa.table({"text": ["one|two"]}))
@@ -38,7 +38,7 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def __init__(self, separator: str, text_field: str = "text", segment_id_field: str = "segment_id") -> None:
         if not isinstance(separator, str) or not separator:
-            raise UsageError(f"DocumentSplitter(separator={separator!r}): give the text between segments.")
+            raise UsageError(f"DocumentSplitter(separator={separator!r}): must be the text between segments.")
         self.separator = separator
         self.text_field = text_field
         self.segment_id_field = segment_id_field

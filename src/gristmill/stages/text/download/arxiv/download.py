@@ -11,12 +11,12 @@ from gristmill.storage.s3_files import download_s3, facts_of, s3_filesystem
 
 
 class ArxivDownloader(DocumentDownloader):
-    """Downloads files of arXiv's bucket in S3 (`s3://arxiv/src/…`), at the cost of the AWS account in use.
+    """Downloads files of arXiv's S3 bucket (`s3://arxiv/src/…`), which the AWS account in use pays for.
 
-    Addresses that begin with `https://` are downloaded from there, for mirrors.
+    URLs that begin with `https://` are downloaded from there, for mirrors.
 
     Args:
-        download_dir: The folder.
+        download_dir: Folder for downloads.
         verbose: Log every download.
     """
 

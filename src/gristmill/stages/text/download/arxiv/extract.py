@@ -1,4 +1,4 @@
-"""The text of a paper from its LaTeX files."""
+"""Extracts the text of a paper from its LaTeX files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gristmill.stages.text.download.base.extract import DocumentExtractor
 class ArxivExtractor(DocumentExtractor):
     r"""Turns the LaTeX files of a paper into text.
 
-    Macros are expanded and included files followed inside the source. Title, abstract and sections become headings
+    Macros are expanded and included files inside the source are followed. Title, abstract and sections become headings
     (`#`, `##` …), formulas stay LaTeX between `$` and `$$` or in their environment, lists and tables become lines.
     Citations and references become their keys in brackets; comments, preamble, authors, figures and the bibliography
-    are left out. A source whose macros expand to more than a paper can hold is quarantined.
+    are removed. A source whose macros expand to more than a paper can hold is quarantined.
 
     Example:
         >>> ArxivExtractor().extract(
@@ -25,10 +25,10 @@ class ArxivExtractor(DocumentExtractor):
     """
 
     def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """The document, or None where the source holds no text.
+        """The document, or None if the source contains no text.
 
         Raises:
-            LatexError: Its macros never end, or become larger than any paper.
+            LatexError: Its macros never end, or expand to more than any paper.
         """
         files: dict[str, str] = {}
         for number, one in enumerate(record["content"]):

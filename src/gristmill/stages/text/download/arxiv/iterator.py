@@ -16,14 +16,14 @@ _log = logging.getLogger(__name__)
 
 
 class ArxivIterator(DocumentIterator):
-    """The papers of a tar file of arXiv: one record per paper, with all its LaTeX files.
+    """Reads the papers of an arXiv tar file: one record per paper, with all its LaTeX files.
 
-    What is not the LaTeX source of a paper (a PDF, a damaged or too large source, a link or a path that leads out of
+    Anything but the LaTeX source of a paper (a PDF, a damaged or too large source, a link or a path that leads out of
     the archive) is quarantined with its cause. Nothing is ever written to disk.
 
     Args:
         log_frequency: Log a line after this many papers.
-        extract_tmp_dir: Not used, because nothing is extracted; taken for scripts that give it.
+        extract_tmp_dir: Accepted for compatibility and ignored, because nothing is extracted.
 
     Example:
         >>> ArxivIterator().output_columns()
@@ -32,7 +32,7 @@ class ArxivIterator(DocumentIterator):
 
     def __init__(self, log_frequency: int = 1000, extract_tmp_dir: str | None = None) -> None:
         if isinstance(log_frequency, bool) or not isinstance(log_frequency, int) or log_frequency < 1:
-            raise UsageError(f"ArxivIterator(log_frequency={log_frequency!r}): give a whole number, at least 1.")
+            raise UsageError(f"ArxivIterator(log_frequency={log_frequency!r}): must be a whole number, at least 1.")
         self.log_frequency = log_frequency
         self.extract_tmp_dir = extract_tmp_dir
 

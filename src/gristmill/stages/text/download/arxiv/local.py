@@ -1,4 +1,4 @@
-"""Archives of arXiv that are here already, in place of downloads."""
+"""Local arXiv archives, instead of downloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LocalArchives(URLGenerator):
     """Lists the tar files of folders.
 
     Args:
-        paths: A file, a folder, a glob, or a list of these.
+        paths: A file, folder or glob, or a list of these.
     """
 
     def __init__(self, paths: str | Sequence[str]) -> None:
@@ -25,7 +25,7 @@ class LocalArchives(URLGenerator):
 
 
 class LocalFiles(DocumentDownloader):
-    """Gives files where they are; nothing is copied or removed."""
+    """Returns local files; nothing is copied or removed."""
 
     def download(self, url: str) -> str:
         """The path of the file."""

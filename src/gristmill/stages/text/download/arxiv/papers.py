@@ -51,7 +51,7 @@ class _Member(tarfile.TarInfo):
 
 
 def papers(archive: IO[bytes]) -> Iterator[Paper | Broken]:
-    """The papers in the order of the archive; what is not one is `Broken`, with its cause.
+    """The papers in the order of the archive; anything else is `Broken`, with its cause.
 
     Links, devices and names that lead out of the archive are never followed: each is one broken piece.
     """
@@ -96,7 +96,7 @@ def _unsafe(member: tarfile.TarInfo) -> Broken | None:
 
 
 def _paper(name: str, content: bytes, offset: int) -> Iterator[Paper | Broken]:
-    """The paper of one member of the archive, whatever it is packed in."""
+    """The paper of one archive member, however it is packed."""
     if content.startswith(b"\x1f\x8b"):
         decoder = zlib.decompressobj(wbits=31)
         try:
@@ -108,7 +108,7 @@ def _paper(name: str, content: bytes, offset: int) -> Iterator[Paper | Broken]:
             yield _too_large(name, len(unpacked), MAX_MEMBER_BYTES)
             return
         if not decoder.eof:
-            yield Broken("truncated_file", f"{name!r} stops before its end", offset, content, len(content))
+            yield Broken("truncated_file", f"{name!r} ends prematurely", offset, content, len(content))
             return
         content = unpacked
     if not content.strip():
@@ -131,12 +131,12 @@ def _paper(name: str, content: bytes, offset: int) -> Iterator[Paper | Broken]:
     if any("\\" in text for text in files.values()):
         yield Paper(_identifier(name), files)
     else:
-        told = _other_kind(content) or "no LaTeX file is in it"
+        told = _other_kind(content) or "it contains no LaTeX file"
         yield Broken("no_latex", f"{name!r}: {told}", offset, content[:1000], len(content))
 
 
 def _other_kind(content: bytes) -> str | None:
-    """What a submission is that is not LaTeX."""
+    """The type of a submission that is not LaTeX."""
     head = content[:2000].lstrip()
     if head.startswith(b"%PDF-"):
         return "the paper is a PDF, which PdfReader reads"
@@ -148,7 +148,7 @@ def _other_kind(content: bytes) -> str | None:
         return "the paper is a ZIP archive, such as DOCX"
     if head.startswith(b"%auto-ignore"):
         return "the paper has been withdrawn"
-    return "it holds bytes that are not text" if b"\0" in content[:100_000] else None
+    return "it contains bytes that are not text" if b"\0" in content[:100_000] else None
 
 
 def _files(paper: str, content: bytes) -> Iterator[tuple[str, str] | Broken]:
@@ -190,5 +190,5 @@ def _identifier(name: str) -> str:
 
 
 def _too_large(name: str, size: int, most: int, *, rest: bool = False) -> Broken:
-    told = f"{name!r} holds more than {format_size(most)}, the largest source that is read"
+    told = f"{name!r} holds more than {format_size(most)}, the maximum size of a source"
     return Broken("record_too_large", told, size=size, raw=name.encode("utf-8", "replace"), rest=rest)

@@ -1,4 +1,4 @@
-"""From arXiv's bucket to the texts of its papers."""
+"""Downloads arXiv's papers and extracts their text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class ArxivDownloadExtractStage(DocumentDownloadExtractStage):
     """Downloads the sources of arXiv's papers and extracts their text. The first stage of a pipeline.
 
     Args:
-        download_dir: Where files are downloaded to.
-        url_limit: Take only the first files.
+        download_dir: Folder for downloads.
+        url_limit: Download only the first files.
         record_limit: Read at most this many papers of each file.
-        add_filename_column: Give every document the name of its file in the column `file_name`, or in the column that
-            is named here.
+        add_filename_column: Add the name of its file to every document, in the column `file_name` or the one named
+            here.
         log_frequency: Log a line after this many papers of a file.
         verbose: Log every download.
-        archives: Read these tar files (a file, a folder, a glob, or a list) of this machine, and download nothing.
+        archives: Read these local tar files (a file, folder, glob, or a list), and download nothing.
 
     Example:
         >>> stage = ArxivDownloadExtractStage("downloads/", url_limit=2)

@@ -1,4 +1,4 @@
-"""The files with the sources of arXiv's papers."""
+"""Lists the source files of arXiv's papers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ _NAME = re.compile(r"arXiv_src_(\d{4})_(\d+)\.tar")
 
 
 class ArxivUrlGenerator(URLGenerator):
-    """The tar files with the sources of all papers, the oldest first, from arXiv's bucket in S3.
+    """Lists the tar files with the sources of all papers, oldest first, from arXiv's S3 bucket.
 
-    Whoever downloads pays for it (about 0.09 USD per GB outside of us-east-1), so credentials of an AWS account are
-    needed.
+    The downloader pays for the transfer (about 0.09 USD per GB outside of us-east-1), so AWS credentials are needed.
     """
 
     def generate_urls(self) -> list[str]:
         """The URLs, `s3://arxiv/src/…`.
 
         Raises:
-            DownloadError: The credentials do not suffice.
-            StoreError: S3 cannot be reached, or there are no credentials.
+            DownloadError: The credentials are not sufficient.
+            StoreError: S3 is unreachable, or there are no credentials.
         """
         fs: Any = s3_filesystem(requester_pays=True)
         place = f"s3://{BUCKET}/src"
@@ -35,8 +34,8 @@ class ArxivUrlGenerator(URLGenerator):
                 names = fs.ls(place, detail=False)
         except (FileNotFoundError, PermissionError) as error:
             raise DownloadError(
-                f"{place} cannot be listed: {error}. It needs the credentials of an AWS account, which pays for the "
-                "download (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile).",
+                f"{place} cannot be listed: {error}. It needs AWS credentials, whose account pays for the download "
+                "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile).",
                 url=place,
             ) from error
         found = [(_order(name), f"s3://{name}") for name in names if _NAME.search(name)]

@@ -1,4 +1,4 @@
-"""What a download is made of; subclass these for a source of your own."""
+"""The building blocks of a download; subclass these for your own source."""
 
 from __future__ import annotations
 

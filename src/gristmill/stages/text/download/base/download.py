@@ -1,4 +1,4 @@
-"""Downloads: files are fetched into a folder, complete or not at all, and not fetched again."""
+"""Downloads files into a folder, complete or not at all, and only once."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ _log = logging.getLogger(__name__)
 class DocumentDownloader:
     """Downloads files over HTTP(S) into a folder. Subclass it for other protocols or other file names.
 
-    A file has its own name only once it is complete; until then it is called `NAME.part`, and a later attempt continues
-    it. Used in worker processes, several of which may share the folder.
+    A file gets its final name only once it is complete; until then it is called `NAME.part`, and a later attempt
+    continues it. Used in worker processes, several of which may share the folder.
 
     Args:
-        download_dir: The folder; made when the first file is downloaded.
+        download_dir: Folder for downloads; created with the first file.
         verbose: Log every download.
 
     Attributes:
-        http: How files are fetched over HTTP: attempts, time limits, bandwidth. Change its attributes as you like.
-        keep_downloads: Whether a file stays in the folder once its partition is read. Where it does not, an interrupted
-            run downloads the files of unfinished partitions again.
+        http: HTTP settings: attempts, time limits, bandwidth. Its attributes may be changed.
+        keep_downloads: Whether to keep a file after its partition was read. If not, an interrupted run downloads the
+            files of unfinished partitions again.
     """
 
     keep_downloads = True
 
     def __init__(self, download_dir: str, verbose: bool = False) -> None:
         if not str(download_dir).strip():
-            raise UsageError(f"{type(self).__name__}(download_dir={download_dir!r}): give a folder.")
+            raise UsageError(f"{type(self).__name__}(download_dir={download_dir!r}): must be a folder.")
         self.download_dir = os.fspath(download_dir)
         self.verbose = verbose
         self.http = HttpFiles()
@@ -60,36 +60,36 @@ class DocumentDownloader:
     # --- to override ---
 
     def num_workers_per_node(self) -> int | None:
-        """How many files a machine may download at the same time; None for as many as there are workers."""
+        """Maximum number of simultaneous downloads per machine; None for one per worker."""
         return None
 
     def _get_output_filename(self, url: str) -> str:
-        """The name of the file in the folder; by default the path of the URL with its slashes replaced."""
+        """The name of the file in the folder; defaults to the path of the URL with its slashes replaced."""
         path = urlsplit(url).path.strip("/") or urlsplit(url).netloc
         return unquote(path).replace("/", "-")
 
     def _download_to_path(self, url: str, path: str) -> tuple[bool, str | None]:
-        """Download `url` into the file `path`, which may hold the beginning of it from an earlier attempt.
+        """Download `url` to the file `path`, which may hold its beginning from an earlier attempt.
 
         Returns:
-            Whether it worked, and otherwise why not.
+            Whether it succeeded, and otherwise why not.
         """
         self.http.download(url, path, bandwidth_file=os.path.join(self._locks(), "bandwidth"))
         return True, None
 
     def _is_complete(self, url: str, path: str) -> bool:
-        """Whether the file at `path`, which has its final name, is the whole of `url`."""
+        """Whether the file at `path`, which has its final name, is complete."""
         return self.http.matches(url, path)
 
     def check_environment(self) -> None:
-        """Refuse now, when the run is planned, what downloads would fail for."""
+        """Refuse at planning time what downloads would fail for."""
         if os.path.exists(self.download_dir) and not os.path.isdir(self.download_dir):
-            raise UsageError(f"download_dir={self.download_dir!r} is a file; name a folder for the downloads.")
+            raise UsageError(f"download_dir={self.download_dir!r} is a file; choose a folder for the downloads.")
 
     # --- the work ---
 
     def download(self, url: str) -> str | None:
-        """The path of the downloaded file; a complete one that is there is not downloaded again.
+        """The path of the downloaded file; an existing complete file is not downloaded again.
 
         Returns:
             The path, or None if it could not be downloaded.
@@ -103,7 +103,7 @@ class DocumentDownloader:
             if os.path.exists(path):
                 if self._is_complete(url, path):
                     return path
-                _log.warning("%s is not as long as %s; it is downloaded again.", path, url)
+                _log.warning("%s is shorter or longer than %s; downloading it again.", path, url)
                 os.unlink(path)
             begun = time.monotonic()
             failures = os.path.join(self._locks(), "failures")
@@ -116,7 +116,7 @@ class DocumentDownloader:
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise OutputError(
-                        f"There is no room left in {self.download_dir} for {url} ({error.strerror}). Make room, or "
+                        f"There is no space left in {self.download_dir} for {url} ({error.strerror}). Make room, or "
                         "remove files once they are read (keep_downloads = False, --remove-downloads), and run the "
                         "same command again to resume.",
                         path=self.download_dir,
@@ -124,7 +124,7 @@ class DocumentDownloader:
                     ) from error
                 raise
             if not worked:
-                raise DownloadError(f"{url} could not be downloaded: {problem or 'no reason was given'}.", url=url)
+                raise DownloadError(f"{url} could not be downloaded: {problem or 'no reason was reported'}.", url=url)
             os.replace(path + PART_SUFFIX, path)
             with suppress(FileNotFoundError):
                 os.unlink(failures)
@@ -133,7 +133,7 @@ class DocumentDownloader:
         return path
 
     def path_of(self, url: str) -> str:
-        """Where the file of `url` lies or will lie: directly in the folder, whatever the URL says."""
+        """The path for the file of `url`: directly in the folder, whatever the URL contains."""
         return os.path.join(self.download_dir, _safe_name(self._get_output_filename(url)))
 
     def _locks(self) -> str:
@@ -170,7 +170,7 @@ class DocumentDownloader:
 
 
 def _count_failure(path: str, error: DownloadError) -> None:
-    """Count one more download that failed, in a file that all workers of a machine share and a success removes.
+    """Count one more failed download, in a file that all workers of a machine share and a success removes.
 
     Raises:
         StoreError: Too many downloads in a row failed, across all workers, so the rest would fail too.
@@ -192,7 +192,7 @@ def _count_failure(path: str, error: DownloadError) -> None:
 
 
 def _safe_name(name: str) -> str:
-    """A name that stays in its folder, is not hidden, and is no longer than file systems allow."""
+    """A name that stays in its folder, is not hidden, and is short enough for file systems."""
     safe = re.sub(r"[^A-Za-z0-9.,=+_@%-]+", "-", os.path.basename(name.replace("\\", "/").rstrip("/"))).lstrip(".-_")
     if safe == name and len(name) <= _MAX_NAME and not name.endswith(PART_SUFFIX):
         return name
@@ -205,10 +205,10 @@ class Downloaded:
     """A file that was downloaded.
 
     Attributes:
-        part: What it is in the run: its path is the URL.
-        path: Where it lies.
-        problem: Why there is none, where the server says that there never will be.
-        is_kept: Whether it stays there once it is read.
+        part: Its file part in the run: its path is the URL.
+        path: Its local path.
+        problem: Why there is no file, if the server says that it does not exist.
+        is_kept: Whether it is kept after reading.
     """
 
     part: FileRange
@@ -218,7 +218,7 @@ class Downloaded:
 
 
 def downloads_of(task: FileGroupTask) -> list[Downloaded]:
-    """The files of a task that `DocumentDownloadStage` gave, or of one that was made by hand."""
+    """The files of a task from `DocumentDownloadStage`, or of a hand-made one."""
     found = task._metadata.get("downloads")
     if found is not None:
         return cast("list[Downloaded]", found)
@@ -232,8 +232,8 @@ def _range(path: str) -> FileRange:
 class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | FailedTask]):
     """Downloads the files of a task.
 
-    A file that is not on the server (404, 410) becomes a record in quarantine. One that cannot be downloaded for other
-    reasons leaves its partition unfinished: the other ones go on, and the next run tries it again.
+    A file that does not exist on the server (404, 410) becomes a record in quarantine. One that cannot be downloaded
+    for other reasons leaves its partition unfinished: the others continue, and the next run tries it again.
 
     Args:
         downloader: Downloads one file.
@@ -243,7 +243,9 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | Faile
     notes_changes = True
 
     def __init__(self, downloader: DocumentDownloader) -> None:
-        self._downloader = downloader  # private, and so no part of the plan: how files come here changes no result
+        self._downloader = (
+            downloader  # private, and so not part of the plan: how files are downloaded does not change the result
+        )
 
     @property
     def downloader(self) -> DocumentDownloader:
@@ -273,7 +275,7 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | Faile
             except DownloadError as error:
                 return FailedTask(task.dataset_name, _metadata={"reason": str(error)})
             if path is None:
-                reason = f"{type(self.downloader).__name__}.download() gave nothing for {url}."
+                reason = f"{type(self.downloader).__name__}.download() returned nothing for {url}."
                 return FailedTask(task.dataset_name, _metadata={"reason": reason})
             self._log_metrics({"files": 1, "bytes": os.path.getsize(path)})
             found.append(Downloaded(part, path, is_kept=getattr(self.downloader, "keep_downloads", True)))

@@ -1,4 +1,4 @@
-"""Extraction: from a record as it was downloaded to a document, record by record."""
+"""Extraction: turns downloaded records into documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DocumentExtractor(ABC):
 
     @abstractmethod
     def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """The document of a record, or None if there is none in it (it is then counted as dropped).
+        """The document of a record, or None if it contains none (it then counts as dropped).
 
         An exception quarantines the record, with the exception as its cause.
         """
@@ -36,19 +36,19 @@ class DocumentExtractor(ABC):
 
     @abstractmethod
     def output_columns(self) -> list[str]:
-        """The keys of the documents that it gives."""
+        """The keys of the documents that it returns."""
 
 
 class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Applies an extractor to every record.
 
-    A record of which the extractor gives None is dropped for the reason `nothing_extracted`, one on which it raises is
-    quarantined for `extraction_failed`; the others go on.
+    A record for which the extractor returns None is dropped for the reason `nothing_extracted`, one on which it raises
+    is quarantined for `extraction_failed`; the others are passed on.
 
     Args:
         extractor: Turns records into documents.
-        carried: Columns of the records that documents keep, such as the name of the file.
-        max_calls_per_worker: Replace a worker after this many calls, on executors that can.
+        carried: Columns of the records that documents keep, such as the file name.
+        max_calls_per_worker: Replace a worker after this many calls, on executors that support it.
     """
 
     name = "extract"
@@ -125,7 +125,7 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 def _note_changes(batch: DocumentBatch, table: pa.Table) -> None:
-    """Record which texts are different where records and documents have a column in common."""
+    """Record which texts changed, if records and documents share a column."""
     for name in table.column_names:
         if name in batch.get_columns() and pa.types.is_large_string(table.column(name).type):
             before, after = batch.column(name).to_pylist(), table.column(name).to_pylist()
@@ -135,7 +135,7 @@ def _note_changes(batch: DocumentBatch, table: pa.Table) -> None:
 
 
 def failure_of(error: BaseException) -> str:
-    """An exception and where it was raised, in a line."""
+    """An exception and where it was raised, on one line."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"

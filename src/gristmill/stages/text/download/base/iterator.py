@@ -1,4 +1,4 @@
-"""Iteration: from a downloaded file to its records."""
+"""Iteration: reads the records of a downloaded file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 _GROUP = 64
-"""How many records become a table at once, and at most about how many bytes of them."""
+"""Number of records per table, and its approximate maximum of bytes."""
 _GROUP_BYTES = 4 << 20
 FILE_NAME_FIELD = "file_name"
 
@@ -55,8 +55,8 @@ class DocumentIterator(ABC):
     def iterate(self, file_path: str) -> Iterator[dict[str, Any] | Broken]:
         """The records of a local file, in order, as dictionaries.
 
-        Give a `gristmill.storage.row_formats.Broken` for a record that cannot be read: it is quarantined and the rest
-        goes on. An exception means that the file is damaged from there on: nothing of it is kept, unless the run
+        Yield a `gristmill.storage.row_formats.Broken` for an unreadable record: it is quarantined and reading
+        continues. An exception means that the file is damaged from there on: nothing of it is kept, unless the run
         salvages damaged files.
         """
 
@@ -72,11 +72,11 @@ class DocumentIterateExtractStage(ReaderStage):
         iterator: Reads the records of a file.
         extractor: Turns a record into a document; by default the records are the documents.
         record_limit: Read at most this many records of each file.
-        add_filename_column: Give every document the name of its file in the column `file_name`, or in the column that
-            is named here.
-        max_calls_per_worker: Replace a worker after this many files, on executors that can.
-        batch_bytes: About how much a batch holds.
-        max_record_bytes: A larger record is quarantined.
+        add_filename_column: Add the name of its file to every document, in the column `file_name` or the one named
+            here.
+        max_calls_per_worker: Replace a worker after this many files, on executors that support it.
+        batch_bytes: Approximate amount of data per batch.
+        max_record_bytes: Larger records are quarantined.
     """
 
     name = "iterate"
@@ -95,7 +95,7 @@ class DocumentIterateExtractStage(ReaderStage):
         if record_limit is not None and (
             isinstance(record_limit, bool) or not isinstance(record_limit, int) or record_limit < 1
         ):
-            raise UsageError(f"record_limit={record_limit!r}: give a whole number of records, at least 1.")
+            raise UsageError(f"record_limit={record_limit!r}: must be a whole number of records, at least 1.")
         self.iterator = iterator
         self.extractor = extractor
         self.record_limit = record_limit
@@ -106,7 +106,7 @@ class DocumentIterateExtractStage(ReaderStage):
 
     @property
     def file_name_field(self) -> str | None:
-        """The column with the name of the file; None without one."""
+        """The column for the file name; None without one."""
         given = self.add_filename_column
         return given if isinstance(given, str) else FILE_NAME_FIELD if given else None
 
@@ -139,7 +139,7 @@ class DocumentIterateExtractStage(ReaderStage):
         extraction = None if self.extractor is None else self._extraction()
         for batch in self.table_batches(partition, read, task.dataset_name):
             yield batch if extraction is None or not batch.num_items else extraction.process(batch)
-            del batch  # the next one takes its memory
+            del batch  # the next one reuses its memory
         for file in files.values():
             if file.path and not file.is_kept:
                 with suppress(FileNotFoundError):
@@ -193,14 +193,14 @@ class DocumentIterateExtractStage(ReaderStage):
                 yield record if field is None or field in record else {**record, field: name}
             else:
                 raise StageDefinitionError(
-                    f"{type(self.iterator).__name__}.iterate() gave a {type(record).__name__}; it must give "
+                    f"{type(self.iterator).__name__}.iterate() yielded a {type(record).__name__}; it must yield "
                     "dictionaries."
                 )
             count += 1
 
 
 def _tables(records: list[dict[str, Any]], names: tuple[str, ...]) -> Rows:
-    """The records as one table; those that no table can hold one by one as broken."""
+    """The records as one table; those that no table can hold are returned as broken."""
     if not records:
         return
     try:
@@ -214,10 +214,10 @@ def _tables(records: list[dict[str, Any]], names: tuple[str, ...]) -> Rows:
 
 
 def _damage(error: Exception) -> Broken:
-    """What an exception of an iterator says of its file.
+    """The message of an iterator's exception about its file.
 
     Raises:
-        Exception: The same, where it says nothing about the file.
+        Exception: The same, if it is not about the file.
     """
     if is_of_environment(error) or isinstance(error, StageDefinitionError | UsageError | MemoryError):
         raise error

@@ -1,4 +1,4 @@
-"""Records of iterators and extractors, dictionaries with any keys, as tables."""
+"""Records of iterators and extractors (dictionaries with any keys) as tables."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gristmill.errors import StageDefinitionError
 
 
 def table_of(records: Sequence[Mapping[str, Any]], names: Iterable[str] = ()) -> pa.Table:
-    """The records as rows; a key that one does not have is null there.
+    """The records as rows; missing keys are null.
 
     Args:
         records: The records.
-        names: Columns that the table has in any case, before those that only the records have.
+        names: Columns that the table always has, before those that only the records have.
 
     Raises:
         StageDefinitionError: Values of one key have types that no column can hold together.
@@ -34,7 +34,7 @@ def _column(key: str, values: list[Any]) -> pa.Array:
         kinds = sorted({type(value).__name__ for value in values if value is not None})
         raise StageDefinitionError(
             f"The records have values of different types in {key!r} ({', '.join(kinds)}), which a column cannot hold: "
-            f"{error}. Let every record give the same type, as text if need be."
+            f"{error}. Use the same type in every record, as text if necessary."
         ) from error
     if pa.types.is_null(column.type) or pa.types.is_string(column.type):
         column = column.cast(pa.large_string())

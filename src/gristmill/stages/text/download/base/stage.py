@@ -16,19 +16,19 @@ from gristmill.tasks.document import DocumentBatch
 class DocumentDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
     """From URLs to documents: lists them, downloads each, reads its records and extracts documents.
 
-    The first stage of a pipeline. Every URL is a partition: downloaded, read and committed by itself, so that an
-    interrupted run resumes with the URLs that are left.
+    The first stage of a pipeline. Every URL is a partition: downloaded, read and committed separately, so that an
+    interrupted run resumes with the remaining URLs.
 
     Args:
         url_generator: Lists the URLs.
         downloader: Downloads one file.
         iterator: Reads the records of a file.
         extractor: Turns a record into a document; by default the records are the documents.
-        url_limit: Take only the first URLs.
+        url_limit: Download only the first URLs.
         record_limit: Read at most this many records of each file.
-        add_filename_column: Give every document the name of its file in the column `file_name`, or in the column that
-            is named here.
-        extractor_max_calls_per_worker: Replace a worker after this many calls, on executors that can.
+        add_filename_column: Add the name of its file to every document, in the column `file_name` or the one named
+            here.
+        extractor_max_calls_per_worker: Replace a worker after this many calls, on executors that support it.
     """
 
     name = "download_extract"
@@ -61,7 +61,7 @@ class DocumentDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         source = URLGenerationStage(self.url_generator, self.url_limit)
-        # Extraction is a stage of its own, so that a record that crashes or hangs its extractor is found and set aside.
+        # Extraction is a separate stage, so that a record that crashes or hangs its extractor is found and quarantined.
         reader = DocumentIterateExtractStage(
             self.iterator,
             None,

@@ -31,14 +31,14 @@ class URLGenerator(ABC):
 
 
 class URLGenerationStage(SourceStage):
-    """The source of a pipeline that downloads: every URL is a partition, which is committed and resumed by itself.
+    """The source of a pipeline that downloads: every URL is a partition, committed and resumed separately.
 
     Args:
         url_generator: Lists the URLs.
-        limit: Take only the first `limit` of them.
+        limit: Download only the first `limit` of them.
 
     Attributes:
-        record_columns: The columns that documents will have, where a composite knows them; checked when planning.
+        record_columns: The columns that documents will have, if a composite knows them; checked when planning.
     """
 
     name = "url_generation"
@@ -48,7 +48,7 @@ class URLGenerationStage(SourceStage):
     def __init__(self, url_generator: URLGenerator, limit: int | None = None) -> None:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise UsageError(
-                f"URLGenerationStage(limit={limit!r}): give a whole number of URLs, at least 1.", value=limit
+                f"URLGenerationStage(limit={limit!r}): must be a whole number of URLs, at least 1.", value=limit
             )
         self.url_generator = url_generator
         self.limit = limit
@@ -65,10 +65,10 @@ class URLGenerationStage(SourceStage):
         generator = type(self.url_generator).__name__
         found = self.url_generator.generate_urls()
         if isinstance(found, str) or not all(isinstance(url, str) for url in found):
-            raise UsageError(f"{generator}.generate_urls() must return a list of URLs as text.")
+            raise UsageError(f"{generator}.generate_urls() must return a list of URLs as strings.")
         urls = list(dict.fromkeys(found))[: self.limit]
         if not urls:
-            raise InputNotFoundError(f"{generator} found no URL to download. Check what it was asked for.")
+            raise InputNotFoundError(f"{generator} found no URL to download. Check its parameters.")
         return urls
 
     def partitions(self) -> list[Partition]:
@@ -84,7 +84,7 @@ class URLGenerationStage(SourceStage):
 
 
 def _relative(url: str, *, with_host: bool) -> str:
-    """What names the file in the run: its path on the server, so that another mirror of it is the same file."""
+    """The name of the file in the run: its path on the server, so that another mirror has the same file."""
     parts = urlsplit(url)
     path = parts.path.lstrip("/") + (f"?{parts.query}" if parts.query else "")
     return f"{parts.netloc}/{path}" if with_host or not path else path

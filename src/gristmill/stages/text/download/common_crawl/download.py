@@ -28,9 +28,9 @@ class CommonCrawlWARCDownloader(DocumentDownloader):
     """Downloads files of Common Crawl over HTTPS, or from its bucket in S3.
 
     Args:
-        download_dir: The folder.
+        download_dir: Folder for downloads.
         use_aws_to_download: Read from the bucket `commoncrawl` in S3, with the credentials of the environment; faster
-            from within AWS (us-east-1), and not for anybody without an AWS account.
+            from within AWS (us-east-1), and requires an AWS account.
         verbose: Log every download.
     """
 
@@ -41,7 +41,9 @@ class CommonCrawlWARCDownloader(DocumentDownloader):
     def check_environment(self) -> None:
         super().check_environment()
         if self.use_aws_to_download:
-            require_module("s3fs", "use_aws_to_download (--aws)", instead="Without it, files come over HTTPS.")
+            require_module(
+                "s3fs", "use_aws_to_download (--aws)", instead="Without it, files are downloaded over HTTPS."
+            )
 
     def _download_to_path(self, url: str, path: str) -> tuple[bool, str | None]:
         if not self.use_aws_to_download:
@@ -57,7 +59,7 @@ class CommonCrawlWARCDownloader(DocumentDownloader):
 
 
 def s3_url(url: str) -> str:
-    """Where the file of an address of Common Crawl's server lies in S3.
+    """The S3 location of a Common Crawl URL.
 
     Example:
         >>> s3_url("https://data.commoncrawl.org/crawl-data/CC-MAIN-2024-10/warc.paths.gz")
@@ -67,21 +69,22 @@ def s3_url(url: str) -> str:
 
 
 class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Fetches the pages that an index of Common Crawl names, each by the place of its record.
+    """Fetches the pages listed in a Common Crawl index, each by the position of its record.
 
     Args:
-        warc_filename_col: The column with the name of the file.
-        warc_record_offset_col: The column with the first byte of the record.
-        warc_record_length_col: The column with its length.
-        binary_content_col: The column for the content of the page.
-        drop_failed: Drop pages that cannot be fetched, for the reason `not_fetched`; otherwise their content is null.
-        max_workers: How many pages are fetched at the same time.
-        timeout: How many seconds a server may keep silent.
-        max_retries: How often a page is tried again.
-        use_s3: Read from S3 in place of HTTPS; None: where `s3_bucket` is given.
+        warc_filename_col: Column that holds the name of the file.
+        warc_record_offset_col: Column that holds the first byte of the record.
+        warc_record_length_col: Column that holds its length.
+        binary_content_col: Column for the content of the page.
+        drop_failed: If True, drop pages that cannot be fetched, for the reason `not_fetched`; otherwise their content
+            is null.
+        max_workers: Number of pages to fetch at the same time.
+        timeout: Maximum seconds without a response.
+        max_retries: Number of retries per page.
+        use_s3: Read from S3 instead of HTTPS; None: if `s3_bucket` is set.
         s3_bucket: The bucket.
-        s3_key_prefix: What precedes the names of files in the bucket.
-        data_prefix: Where the files lie on the web.
+        s3_key_prefix: Prefix of the file names in the bucket.
+        data_prefix: Base URL of the files.
     """
 
     name = "common_crawl_warc_reader"
@@ -105,7 +108,7 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
     ) -> None:
         for name, value, least in (("max_workers", max_workers, 1), ("max_retries", max_retries, 0)):
             if value < least:
-                raise UsageError(f"CommonCrawlWARCReader({name}={value!r}): give at least {least}.", value=value)
+                raise UsageError(f"CommonCrawlWARCReader({name}={value!r}): must be at least {least}.", value=value)
         self.warc_filename_col = warc_filename_col
         self.warc_record_offset_col = warc_record_offset_col
         self.warc_record_length_col = warc_record_length_col
@@ -135,7 +138,7 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
         return batch.drop(np.array([content is None for content in contents], bool), reason="not_fetched")
 
     def _fetched(self, name: Any, offset: Any, length: Any) -> bytes | None:
-        """The content of one page; None where there is none at this place."""
+        """The content of one page; None if there is none at this position."""
         try:
             place = str(name).lstrip("/"), int(offset), int(length)
         except (TypeError, ValueError):

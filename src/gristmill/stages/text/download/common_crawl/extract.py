@@ -1,4 +1,4 @@
-"""From a page of Common Crawl to a document."""
+"""Turns a Common Crawl page into a document."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _ALGORITHMS: Mapping[str, type[HTMLExtractorAlgorithm]] = {
 
 
 class CommonCrawlHTMLExtractor(DocumentExtractor):
-    """Finds the language of a page and its text; pages in languages without a list of stop words give no document.
+    """Detects the language of a page and extracts its text; drops pages in languages without stop words.
 
     Args:
-        algorithm: `"justext"` (the default), `"resiliparse"`, `"trafilatura"`, or an algorithm of your own.
-        algorithm_kwargs: The parameters of an algorithm that is given by name.
-        stop_lists: Stop words by the English name of the language in capital letters, which are then the languages
-            that are kept. None: those of jusText, and languages without spaces between words.
+        algorithm: `"justext"` (the default), `"resiliparse"`, `"trafilatura"`, or your own algorithm.
+        algorithm_kwargs: Parameters of an algorithm that is passed by name.
+        stop_lists: Stop words by the English name of the language in capital letters; only these languages are kept.
+            None: those of jusText, and languages without spaces between words.
 
     Example:
         >>> extractor = CommonCrawlHTMLExtractor("resiliparse", {"required_stopword_density": 0.2})
@@ -47,22 +47,24 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
     ) -> None:
         if isinstance(algorithm, HTMLExtractorAlgorithm):
             if algorithm_kwargs:
-                raise UsageError("algorithm_kwargs is for an algorithm given by name; set them on the object itself.")
+                raise UsageError(
+                    "algorithm_kwargs applies to an algorithm passed by name; set them on the object itself."
+                )
             self.algorithm = algorithm
         else:
             name = "justext" if algorithm is None else algorithm
             if not isinstance(name, str) or name not in _ALGORITHMS:
                 known = ", ".join(map(repr, _ALGORITHMS))
                 raise UnknownNameError(
-                    f"There is no extraction algorithm {name!r}; there are {known}."
-                    f"{did_you_mean(str(name), _ALGORITHMS)} An object with extract_text() will also do.",
+                    f"There is no extraction algorithm {name!r}; choose one of "
+                    f"{known}.{did_you_mean(str(name), _ALGORITHMS)} An object with extract_text() also works.",
                     name=str(name),
                 )
             self.algorithm = _ALGORITHMS[name](**(algorithm_kwargs or {}))
         self.stop_lists = None if stop_lists is None else {key.upper(): words for key, words in stop_lists.items()}
 
     def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """The document of a page; None if it is in no language of `stop_lists` or has no text."""
+        """The document of a page; None if its language is not in `stop_lists` or it has no text."""
         html = decode_html(record["content"])
         if html is None:
             return None
@@ -75,17 +77,17 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         return {**kept, "language": language, "text": "\n\n".join(paragraphs)}
 
     def input_columns(self) -> list[str]:
-        """The page and where it comes from."""
+        """The page and its origin."""
         return ["url", "warc_id", "source_id", "content"]
 
     def output_columns(self) -> list[str]:
-        """The document and where it comes from."""
+        """The document and its origin."""
         return ["url", "warc_id", "source_id", "language", "text"]
 
 
 @cache
 def _stop_words(language: str) -> frozenset[str] | None:
-    """The stop words of jusText for a language; none are needed where words are not spaced."""
+    """The stop words of jusText for a language; none are needed for languages without spaces."""
     if language in NON_SPACED_LANGUAGES:
         return frozenset()
     justext = optional_module("justext", "CommonCrawlHTMLExtractor")

@@ -1,4 +1,4 @@
-"""From snapshots of Common Crawl to documents."""
+"""Downloads Common Crawl snapshots and extracts documents."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class CommonCrawlDownloadExtractStage(DocumentDownloadExtractStage):
     Args:
         start_snapshot: The first snapshot: `2024-10` (year and week) of the main crawl, `2024-03` (year and month) of
             the news crawl.
-        end_snapshot: The last one, which is included.
-        download_dir: Where files are downloaded to.
+        end_snapshot: The last snapshot, inclusive.
+        download_dir: Folder for downloads.
         crawl_type: `main` or `news`.
-        html_extraction: The algorithm that finds the text of a page, as `CommonCrawlHTMLExtractor` takes it.
-        html_extraction_kwargs: Its parameters, where it is given by name.
-        stop_lists: Stop words by language, as `CommonCrawlHTMLExtractor` takes them.
-        use_aws_to_download: Download from S3 in place of HTTPS.
+        html_extraction: The algorithm that extracts the text of a page; see `CommonCrawlHTMLExtractor`.
+        html_extraction_kwargs: Its parameters, if it is passed by name.
+        stop_lists: Stop words by language; see `CommonCrawlHTMLExtractor`.
+        use_aws_to_download: Download from S3 instead of HTTPS.
         verbose: Log every download.
-        url_limit: Take only the first files.
+        url_limit: Download only the first files.
         record_limit: Read at most this many pages of each file.
-        add_filename_column: Give every document the name of its file in the column `file_name`, or in the column that
-            is named here.
-        extractor_max_calls_per_worker: Replace a worker after this many calls, on executors that can.
-        keep_downloads: Whether files stay in `download_dir` once they are read.
-        max_bytes_per_second: The bandwidth of all downloads of a machine together, such as "20MB".
-        data_prefix: Where the files lie on the web.
-        index_prefix: Where the list of snapshots lies.
+        add_filename_column: Add the name of its file to every document, in the column `file_name` or the one named
+            here.
+        extractor_max_calls_per_worker: Replace a worker after this many calls, on executors that support it.
+        keep_downloads: Whether to keep files in `download_dir` after reading.
+        max_bytes_per_second: Bandwidth limit of all downloads of a machine together, such as "20MB".
+        data_prefix: Base URL of the files.
+        index_prefix: Base URL of the list of snapshots.
 
     Example:
         >>> stage = CommonCrawlDownloadExtractStage("2024-10", "2024-10", "downloads/", url_limit=2)
@@ -98,16 +98,16 @@ def url_generator(
     data_prefix: str = DATA_PREFIX,
     index_prefix: str = INDEX_PREFIX,
 ) -> BaseCommonCrawlUrlGenerator:
-    """What lists the files of snapshots of a crawl.
+    """The generator that lists the files of snapshots of a crawl.
 
     Raises:
-        UsageError: There is no such crawl, or a snapshot is not written as it has to be.
+        UsageError: There is no such crawl, or a snapshot has the wrong form.
     """
     if crawl_type == "main":
         return MainCommonCrawlUrlGenerator(start_snapshot, end_snapshot, data_prefix, limit, index_prefix)
     if crawl_type == "news":
         return NewsCommonCrawlUrlGenerator(start_snapshot, end_snapshot, data_prefix, limit)
-    raise UsageError(f"crawl_type={crawl_type!r}: give 'main' or 'news'.", value=crawl_type)
+    raise UsageError(f"crawl_type={crawl_type!r}: must be 'main' or 'news'.", value=crawl_type)
 
 
 def _parts(

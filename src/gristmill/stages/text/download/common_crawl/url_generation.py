@@ -1,4 +1,4 @@
-"""The files of Common Crawl's snapshots."""
+"""Lists the files of Common Crawl's snapshots."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MAX_LIST_BYTES = 256 << 20
 
 
 class BaseCommonCrawlUrlGenerator(URLGenerator):
-    """What the generators of the crawls have in common.
+    """Base class of the generators for the crawls.
 
     Args:
         start_snapshot_str: The first snapshot.
-        end_snapshot_str: The last one, which is included.
-        data_prefix: Where the files lie: Common Crawl's server, or a mirror of it.
-        limit: Give at most this many URLs, from the first snapshot on.
+        end_snapshot_str: The last snapshot, inclusive.
+        data_prefix: Base URL of the files: Common Crawl's server or a mirror.
+        limit: Maximum number of URLs, from the first snapshot on.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BaseCommonCrawlUrlGenerator(URLGenerator):
         """Year and week or month of a snapshot.
 
         Raises:
-            UsageError: It is not written as it has to be.
+            UsageError: It has the wrong form.
         """
 
     @abstractmethod
@@ -87,14 +87,14 @@ class BaseCommonCrawlUrlGenerator(URLGenerator):
 
 
 class MainCommonCrawlUrlGenerator(BaseCommonCrawlUrlGenerator):
-    """The files of the main crawl, whose snapshots are called by year and week: `2024-10`.
+    """The files of the main crawl, whose snapshots are named by year and week: `2024-10`.
 
     Args:
         start_snapshot_str: The first snapshot.
-        end_snapshot_str: The last one, which is included.
-        data_prefix: Where the files lie: Common Crawl's server, or a mirror of it.
-        limit: Give at most this many URLs, from the first snapshot on.
-        index_prefix: Where the list of snapshots (`collinfo.json`) lies.
+        end_snapshot_str: The last snapshot, inclusive.
+        data_prefix: Base URL of the files: Common Crawl's server or a mirror.
+        limit: Maximum number of URLs, from the first snapshot on.
+        index_prefix: Base URL of the list of snapshots (`collinfo.json`).
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class MainCommonCrawlUrlGenerator(BaseCommonCrawlUrlGenerator):
         """All snapshots that Common Crawl lists, the oldest first.
 
         Raises:
-            InputError: The list is not what it should be.
+            InputError: The list is invalid.
         """
         url = f"{self.index_prefix}/collinfo.json"
         try:
@@ -147,20 +147,21 @@ class MainCommonCrawlUrlGenerator(BaseCommonCrawlUrlGenerator):
 
 
 class NewsCommonCrawlUrlGenerator(BaseCommonCrawlUrlGenerator):
-    """The files of the news crawl, by year and month: `2024-03`. Parameters as those of the base class."""
+    """The files of the news crawl, by year and month: `2024-03`. For the parameters, see the base class."""
 
     def _parse(self, snapshot: str) -> tuple[int, int]:
         year, month = _numbers(snapshot, "year and month, such as 2024-03")
         if not 1 <= month <= 12:
             raise UsageError(
-                f"There is no month {month} in the snapshot {snapshot!r}; the news crawl goes by months, 01 to 12.",
+                f"There is no month {month} in the snapshot {snapshot!r}; snapshots of the news crawl are months, 01 "
+                "to 12.",
                 value=snapshot,
             )
         today = datetime.now(UTC)
         if not _FIRST_NEWS <= (year, month) <= (today.year, today.month):
             raise UsageError(
-                f"There is no news of {snapshot!r}: the news crawl begins with {_name(_FIRST_NEWS)} and ends with the "
-                f"present month, {_name((today.year, today.month))}.",
+                f"There is no news crawl of {snapshot!r}: it begins with {_name(_FIRST_NEWS)} and ends with the "
+                f"current month, {_name((today.year, today.month))}.",
                 value=snapshot,
             )
         return year, month
@@ -174,7 +175,7 @@ class NewsCommonCrawlUrlGenerator(BaseCommonCrawlUrlGenerator):
 
 
 def _unpacked(data: bytes) -> bytes:
-    """The content of a small gzip file; one that is far too large for a list is damage."""
+    """The content of a small gzip file; a far too large one is treated as damaged."""
     with gzip.open(io.BytesIO(data)) as file:
         content = file.read(_MAX_LIST_BYTES + 1)
     if len(content) > _MAX_LIST_BYTES:
@@ -187,7 +188,7 @@ def _numbers(snapshot: str, form: str) -> tuple[int, int]:
     if found is None:
         hint = ""
         if isinstance(snapshot, str) and snapshot.startswith("CC-"):
-            hint = " Leave out 'CC-MAIN-' or 'CC-NEWS-'."
+            hint = " Omit 'CC-MAIN-' or 'CC-NEWS-'."
         raise UsageError(f"{snapshot!r} is not a snapshot: write {form}.{hint}", value=snapshot)
     return int(found[1]), int(found[2])
 

@@ -11,18 +11,19 @@ from gristmill.stages.text.download.base.iterator import DocumentIterator
 from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, reading_of, rows_of
 
-# Every response: what is no page is for the extractor to drop, where it is accounted for.
+# Every response: the extractor drops what is not a page, where it is accounted for.
 _READING = reading_of("warc", {"record_types": ["response"], "media_types": []})
 
 
 class CommonCrawlWarcIterator(DocumentIterator):
-    """Gives the responses of a WARC or ARC file: `url`, `warc_id`, `source_id` (the file's name) and `content` (bytes).
+    """Yields the responses of a WARC or ARC file: `url`, `warc_id`, `source_id` (file name) and `content` (bytes).
 
-    Chunks and compression of the body are undone. What is damaged is given as `Broken`, which the stage that iterates
-    quarantines. `WarcReader` reads the same files faster, with more columns, as the beginning of a pipeline.
+    Chunked encoding and compression of the body are undone. Damaged records are yielded as `Broken`, which the
+    iterating stage quarantines. As the start of a pipeline, `WarcReader` reads the same files faster, with more
+    columns.
 
     Args:
-        storage_options: Options of the file system, for URLs.
+        storage_options: File system options for URLs.
 
     Example:
         >>> pages = CommonCrawlWarcIterator().iterate("crawl.warc.gz")

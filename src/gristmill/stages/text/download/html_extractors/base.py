@@ -1,4 +1,4 @@
-"""The interface of an extraction algorithm, and what they share."""
+"""The interface of extraction algorithms, and what they share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 
 NON_SPACED_LANGUAGES = frozenset({"BURMESE", "CHINESE", "JAPANESE", "KHMER", "KOREAN", "THAI", "TIBETAN"})
-"""Languages in which stop words cannot be counted between spaces: their paragraphs are not judged by them."""
+"""Languages without spaces between words, whose paragraphs are not judged by stop words."""
 
 
 class HTMLExtractorAlgorithm(ABC):
-    """Finds the text of a page. Subclass it for an algorithm of your own."""
+    """Extracts the text of a page. Subclass it for your own algorithm."""
 
     @abstractmethod
     def extract_text(self, html: str, stop_words: frozenset[str], language: str) -> list[str] | None:
@@ -18,7 +18,7 @@ class HTMLExtractorAlgorithm(ABC):
 
         Args:
             html: The page.
-            stop_words: Frequent words of its language, in small letters.
+            stop_words: Frequent words of its language, in lower case.
             language: The English name of the language in capital letters.
         """
 
@@ -26,7 +26,7 @@ class HTMLExtractorAlgorithm(ABC):
 def with_stop_words(
     paragraphs: list[str], stop_words: Collection[str], language: str, *, required_density: float
 ) -> list[str]:
-    """Paragraphs of which at least this share of the words are stop words; all, where words are not spaced."""
+    """Paragraphs with at least this share of stop words; all, for languages without spaces."""
     if language in NON_SPACED_LANGUAGES:
         return paragraphs
     kept = []

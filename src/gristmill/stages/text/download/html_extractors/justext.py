@@ -10,14 +10,14 @@ class JusTextExtractor(HTMLExtractorAlgorithm):
     """Extracts text with jusText; the parameters are those of `justext.justext`.
 
     Args:
-        length_low: Characters below which a paragraph is short.
-        length_high: Characters above which it is long.
-        stopwords_low: The share of stop words above which a paragraph may be good.
-        stopwords_high: The share above which it is good.
-        max_link_density: The greatest share of characters in links.
-        max_heading_distance: Characters between a heading and a good paragraph for which it is kept.
+        length_low: Number of characters below which a paragraph is short.
+        length_high: Number of characters above which it is long.
+        stopwords_low: Share of stop words above which a paragraph may be good.
+        stopwords_high: Share above which it is good.
+        max_link_density: Maximum share of characters in links.
+        max_heading_distance: Maximum characters between a heading and a good paragraph to keep the heading.
         no_headings: Treat headings like other paragraphs.
-        is_boilerplate: Whether paragraphs judged as boilerplate are left out. None: except in languages without spaces
+        is_boilerplate: Whether to remove paragraphs judged as boilerplate. None: except in languages without spaces
             between words, which it cannot judge.
 
     Example:

@@ -7,11 +7,11 @@ from gristmill.stages.text.download.html_extractors.base import HTMLExtractorAlg
 
 
 class ResiliparseExtractor(HTMLExtractorAlgorithm):
-    """Extracts text with Resiliparse, and of it the paragraphs that read like text.
+    """Extracts text with Resiliparse, and keeps the paragraphs that read like text.
 
     Args:
-        required_stopword_density: The share of stop words that a paragraph must have at least.
-        main_content: Leave out menus, footers and the like.
+        required_stopword_density: Minimum share of stop words in a paragraph.
+        main_content: Remove menus, footers and similar elements.
         alt_texts: Keep the descriptions of images.
 
     Example:

@@ -1,4 +1,4 @@
-"""Extraction by Trafilatura: careful rules, with jusText and readability where they fail."""
+"""Extraction by Trafilatura: careful rules, with fallback to jusText and readability."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from gristmill.stages.text.download.html_extractors.base import HTMLExtractorAlg
 
 
 class TrafilaturaExtractor(HTMLExtractorAlgorithm):
-    """Extracts text with Trafilatura, and of it the paragraphs that read like text.
+    """Extracts text with Trafilatura, and keeps the paragraphs that read like text.
 
     Args:
-        required_stopword_density: The share of stop words that a paragraph must have at least.
-        min_extracted_size: Characters below which Trafilatura tries other ways.
+        required_stopword_density: Minimum share of stop words in a paragraph.
+        min_extracted_size: Number of characters below which Trafilatura tries other methods.
         min_extracted_comm_size: The same for comments.
-        min_output_size: Characters that a page must give at least.
+        min_output_size: Minimum number of characters of a page's text.
         min_output_comm_size: The same for comments.
-        max_tree_size: Elements that a page may have at most; None for any number.
-        min_duplcheck_size: Characters from which a segment is looked up among those seen before.
-        max_repetitions: How often a segment may have been seen before.
-        **extract_kwargs: Passed to `trafilatura.extract`; with `deduplicate=True` the last two parameters count.
+        max_tree_size: Maximum number of elements of a page; None for no limit.
+        min_duplcheck_size: Minimum number of characters of a segment to check for repetition.
+        max_repetitions: Maximum number of earlier occurrences of a segment.
+        **extract_kwargs: Passed to `trafilatura.extract`; the last two parameters apply with `deduplicate=True`.
 
     Example:
         >>> page = (
@@ -53,7 +53,7 @@ class TrafilaturaExtractor(HTMLExtractorAlgorithm):
         self.extract_kwargs = extract_kwargs
 
     def extract_text(self, html: str, stop_words: frozenset[str], language: str) -> list[str] | None:
-        """The paragraphs of the main text; None where Trafilatura finds none."""
+        """The paragraphs of the main text; None if Trafilatura finds none."""
         trafilatura = optional_module("trafilatura", "TrafilaturaExtractor")
         text = trafilatura.extract(html, config=self._config(), **self.extract_kwargs)
         if text is None:

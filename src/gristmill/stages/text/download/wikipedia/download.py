@@ -9,12 +9,12 @@ class WikipediaDownloader(DocumentDownloader):
     """Downloads files of Wikimedia's server, which allows two connections per address.
 
     Args:
-        download_dir: The folder.
+        download_dir: Folder for downloads.
         verbose: Log every download.
     """
 
     def num_workers_per_node(self) -> int | None:
-        """Two, as the server asks its users to."""
+        """Two, as the server requests of its users."""
         return 2
 
     def _get_output_filename(self, url: str) -> str:

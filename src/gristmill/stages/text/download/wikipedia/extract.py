@@ -13,9 +13,9 @@ class WikipediaExtractor(DocumentExtractor):
     """Turns the wikitext of a page into text.
 
     Args:
-        language: The code of the language; pages of all languages are converted alike.
-        kinds: Pages of other kinds have no document: `article`, `list`, `disambiguation`.
-        tables: `rows` gives a line per row of a table, `drop` leaves tables out.
+        language: Language code; pages of all languages are converted alike.
+        kinds: Kinds of pages to keep: `article`, `list`, `disambiguation`.
+        tables: `rows` writes one line per table row, `drop` removes tables.
 
     Example:
         >>> WikipediaExtractor().extract({"title": "Aa", "raw_content": "'''Aa''' is a [[river]]."})["text"]
@@ -30,7 +30,7 @@ class WikipediaExtractor(DocumentExtractor):
         self.tables: Tables = tables
 
     def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """The page with its text; None for one of another kind, and where nothing but boxes and notes is on it."""
+        """The page with its text; None for one of another kind, or with nothing but boxes and notes."""
         if record.get("kind", "article") not in self.kinds:
             return None
         text = to_text(record["raw_content"], title=record.get("title") or "", tables=self.tables)

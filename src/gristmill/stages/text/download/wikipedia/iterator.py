@@ -1,4 +1,4 @@
-"""Pages of a dump of Wikipedia, as their authors wrote them."""
+"""Reads the pages of a Wikipedia dump, as wikitext."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class WikipediaIterator(DocumentIterator):
-    """The pages of a dump's main namespace without redirects; a page or stream that is damaged costs itself alone.
+    """The pages of a dump's main namespace without redirects; a damaged page or stream affects only itself.
 
     Args:
-        language: The code of the language, for the pages' addresses.
+        language: Language code, for the pages' URLs.
         log_frequency: Log after this many pages.
 
     Example:

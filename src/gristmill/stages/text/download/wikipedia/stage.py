@@ -1,4 +1,4 @@
-"""From the dumps of Wikipedia to documents."""
+"""Downloads Wikipedia dumps and extracts documents."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from gristmill.stages.text.download.wikipedia.url_generation import WikipediaUrl
 
 
 class WikipediaDownloadExtractStage(DocumentDownloadExtractStage):
-    """Downloads a dump of Wikipedia and turns its articles into text. The first stage of a pipeline.
+    """Downloads a Wikipedia dump and converts its articles to text. The first stage of a pipeline.
 
     Columns are `text`, `id`, `title`, `url`, `language`, `source_id` and `kind`. `WikipediaReader` reads dumps that are
-    on disk already.
+    already on disk.
 
     Args:
-        language: The code of the language, as in the address of its Wikipedia.
-        download_dir: Where files are downloaded to.
-        dump_date: The date of the dump, such as `20240801`; None: the latest one that is complete.
-        wikidumps_index_prefix: Where the dumps lie: Wikimedia's server, or a mirror of it.
+        language: Language code, as in the address of the Wikipedia.
+        download_dir: Folder for downloads.
+        dump_date: Date of the dump, such as `20240801`; None: the latest complete one.
+        wikidumps_index_prefix: Base URL of the dumps: Wikimedia's server or a mirror.
         verbose: Log every download.
-        url_limit: Take only the first files.
+        url_limit: Download only the first files.
         record_limit: Read at most this many pages of each file.
-        add_filename_column: Give every document the name of its file in the column `file_name`, or in the column that
-            is named here.
+        add_filename_column: Add the name of its file to every document, in the column `file_name` or the one named
+            here.
         log_frequency: Log after this many pages.
 
     Example:

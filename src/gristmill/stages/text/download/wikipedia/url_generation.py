@@ -1,4 +1,4 @@
-"""The files of Wikipedia's dumps."""
+"""Lists the files of Wikipedia's dumps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class WikipediaUrlGenerator(URLGenerator):
     """The multistream files with all articles of one dump of a Wikipedia.
 
     Args:
-        language: The code of the language, as in the address of its Wikipedia.
-        dump_date: The date of the dump, such as `20240801`; None: the latest one that is complete.
-        wikidumps_index_prefix: Where the dumps lie: Wikimedia's server, or a mirror of it.
+        language: Language code, as in the address of the Wikipedia.
+        dump_date: Date of the dump, such as `20240801`; None: the latest complete one.
+        wikidumps_index_prefix: Base URL of the dumps: Wikimedia's server or a mirror.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class WikipediaUrlGenerator(URLGenerator):
         wikidumps_index_prefix: str = "https://dumps.wikimedia.org",
     ) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", language):
-            raise UsageError(f"language={language!r}: give the code of a Wikipedia, such as 'en' or 'zh-yue'.")
+            raise UsageError(f"language={language!r}: must be the code of a Wikipedia, such as 'en' or 'zh-yue'.")
         if dump_date is not None and not re.fullmatch(r"\d{8}", dump_date):
-            raise UsageError(f"dump_date={dump_date!r}: write year, month and day together, such as '20240801'.")
+            raise UsageError(f"dump_date={dump_date!r}: must be year, month and day, such as '20240801'.")
         self.language = language
         self.dump_date = dump_date
         self.wikidumps_index_prefix = wikidumps_index_prefix.rstrip("/")
@@ -47,7 +47,7 @@ class WikipediaUrlGenerator(URLGenerator):
 
         Raises:
             InputNotFoundError: There is no such dump, or it is not complete.
-            InputError: The server's answer is not the state of a dump.
+            InputError: The server's response is not the status of a dump.
         """
         if self.dump_date is not None:
             return self._files(self.dump_date)
@@ -86,7 +86,7 @@ class WikipediaUrlGenerator(URLGenerator):
             listed = ", ".join(self.dates()[:5])
             raise InputNotFoundError(f"There is no dump of {date} at {self._folder}/. It has {listed}.") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"{url} does not tell the state of the articles' dump: {error!r}.", path=url) from error
+            raise InputError(f"{url} does not hold the status of the articles' dump: {error!r}.", path=url) from error
         if job.get("status") != "done":
             raise InputNotFoundError(f"The dump of {date} at {self._folder}/ is not complete ({job.get('status')}).")
         pages = [name for name in files if ".xml" in name and "index" not in name]

@@ -1,4 +1,4 @@
-"""Rules over source code (StarCoder, Li et al. 2023, arXiv:2305.06161), its comments and the visible text of pages."""
+"""Rules for source code (StarCoder, Li et al. 2023, arXiv:2305.06161), its comments and the visible text of pages."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from gristmill.stages.text.filters.statistics import Scores, TextStatistics
 
 
 class _CommentShareFilter(ColumnFilter):
-    """Drops programs with too few or too many comments."""
+    """Drops source files with too few or too many comments."""
 
     lower_reason = "too_few_comments"
     upper_reason = "too_many_comments"
 
 
 class PythonCommentToCodeFilter(_CommentShareFilter):
-    r"""Drops Python programs of which too little or too much is comments and docstrings.
+    r"""Drops Python files with too small or too large a share of comments and docstrings.
 
-    What does not parse scores 0, as an empty program does. At worst 3 s per MB, for programs of nothing but the
-    shortest statements: Python's own parser makes several objects of each.
+    Source that does not parse scores 0, like an empty file. At worst 3 s per MB, for files of nothing but the shortest
+    statements: Python's own parser creates several objects for each.
 
     Example:
         >>> PythonCommentToCodeFilter().score_document("#a\nx=1")
@@ -58,20 +58,20 @@ def _python_comment_share(source: str) -> float:
         return 0.0
     if not source:
         return 0.0
-    # Docstrings are taken as joined by newlines, comments as joined by nothing.
+    # Docstrings are joined by newlines, comments by nothing.
     return (sum(map(len, docstrings)) + max(len(docstrings) - 1, 0) + sum(map(len, comments))) / len(source)
 
 
 class GeneralCommentToCodeFilter(_CommentShareFilter):
-    r"""Drops programs of which too little or too much is comments, without the signs that begin and end those.
+    r"""Drops source files with too small or too large a share of comments, not counting comment delimiters.
 
-    A comment without an end scores 9999, an empty program 0. At worst 1 s per MB, for Python with a quote that does not
-    end on every line; other languages are many times faster.
+    An unterminated comment scores 9999, an empty file 0. At worst 1 s per MB, for Python with an unterminated quote on
+    every line; other languages are many times faster.
 
     Args:
         language: The MIME type of the language, such as `text/x-java`.
-        min_comment_to_code_ratio: The least share of comments.
-        max_comment_to_code_ratio: The greatest share of comments.
+        min_comment_to_code_ratio: Minimum share of comments.
+        max_comment_to_code_ratio: Maximum share of comments.
 
     Example:
         >>> GeneralCommentToCodeFilter("text/x-c").score_document("//ab\n")
@@ -91,8 +91,8 @@ class GeneralCommentToCodeFilter(_CommentShareFilter):
         super().__init__(lower=min_comment_to_code_ratio, upper=max_comment_to_code_ratio)
         if language not in COMMENTS:
             raise UsageError(
-                f"Comments of {language!r} are not known; there are {', '.join(sorted(COMMENTS))}."
-                f"{did_you_mean(language, COMMENTS)}",
+                f"Comments of {language!r} are not supported; choose one of "
+                f"{', '.join(sorted(COMMENTS))}.{did_you_mean(language, COMMENTS)}",
                 language=language,
             )
         self._language = language
@@ -105,12 +105,12 @@ class GeneralCommentToCodeFilter(_CommentShareFilter):
             comments = COMMENTS[self._language](source)
         except UnreadableSourceError:
             return self.unreadable
-        # Taken as joined by spaces.
+        # Joined by spaces.
         return (sum(map(len, comments)) + max(len(comments) - 1, 0)) / len(source) if source else 0.0
 
 
 class NumberOfLinesOfCodeFilter(ColumnFilter):
-    r"""Drops programs with too few or too many lines.
+    r"""Drops source files with too few or too many lines.
 
     Example:
         >>> NumberOfLinesOfCodeFilter().score_document("a\nb")
@@ -132,7 +132,7 @@ class NumberOfLinesOfCodeFilter(ColumnFilter):
 
 
 class XMLHeaderFilter(ColumnFilter):
-    """Drops XML files under another extension: those with an XML declaration among their first characters.
+    """Drops XML files with another extension: those with an XML declaration in their first characters.
 
     Example:
         >>> XMLHeaderFilter().score_document('<?xml version="1.0"?>')
@@ -155,7 +155,7 @@ class XMLHeaderFilter(ColumnFilter):
 
 
 class AlphaFilter(ColumnFilter):
-    """Drops files with too few alphabetic characters, as tables of numbers have; an empty one scores 0.
+    """Drops files with too few alphabetic characters, such as tables of numbers; an empty one scores 0.
 
     Example:
         >>> AlphaFilter().score_document("ab12")
@@ -173,14 +173,14 @@ class AlphaFilter(ColumnFilter):
 
 
 class HTMLBoilerplateFilter(ColumnFilter):
-    """Drops HTML pages with too little visible text; a page with less than the given number of characters scores 0.
+    """Drops HTML pages with too little visible text; a page with fewer characters than the minimum scores 0.
 
     At worst 1.5 s per MB, for pages of nothing but the shortest tags: the standard library's parser calls several
     functions for each.
 
     Args:
-        min_lang_content_ratio: The least share of visible text.
-        min_lang_content_num_chars: The least visible text, in characters, for the share to count at all.
+        min_lang_content_ratio: Minimum share of visible text.
+        min_lang_content_num_chars: Minimum visible text in characters, below which the share does not count.
 
     Example:
         >>> HTMLBoilerplateFilter(min_lang_content_num_chars=1).score_document("<b>four</b>")
@@ -221,7 +221,7 @@ def _matched(pattern: re.Pattern[str]) -> Callable[[str], list[str]]:
         for match in pattern.finditer(source):
             groups = match.groupdict()
             if groups.get("open") is not None:
-                raise UnreadableSourceError("a comment does not end")
+                raise UnreadableSourceError("a comment is not terminated")
             for name in ("text", "block"):
                 text = groups.get(name)
                 if text is not None:

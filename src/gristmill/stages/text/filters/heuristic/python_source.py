@@ -1,4 +1,4 @@
-"""Comments and documentation strings of Python programs, also of those that do not parse."""
+"""Extracts comments and docstrings of Python programs, also of those that do not parse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 class UnreadableSourceError(ValueError):
-    """The source is not a program of its language: a comment without an end, or a syntax error."""
+    """The source is not valid in its language: an unterminated comment, or a syntax error."""
 
 
 _PLAIN_LINES = re.compile(r"""(?:[^\s#"'\\()\[\]{}][^#"'\\()\[\]{}\n]*\n+)+""")
@@ -28,11 +28,11 @@ _LONG_STRING_ENDS = {
 def python_comments(source: str) -> list[str]:
     """The comments of a Python program, with their sign: those that `tokenize` of Python 3.11 finds.
 
-    That program takes a quote without its end for a sign of its own and goes on behind it, which costs it the square
-    of a line's length. This one looks at every character a fixed number of times.
+    `tokenize` treats an unterminated quote as an operator and continues behind it, in time quadratic in the length of a
+    line. This implementation looks at every character a fixed number of times.
 
     Raises:
-        UnreadableSourceError: A string or a bracket does not end, or a line is indented like none before it.
+        UnreadableSourceError: A string or bracket is not terminated, or a line has inconsistent indentation.
     """
     return _PythonComments(source).find()
 
@@ -85,7 +85,7 @@ class _PythonComments:
         while column < self._indents[-1]:
             self._indents.pop()
             if column > self._indents[-1]:
-                raise UnreadableSourceError("a line is indented like none before it")
+                raise UnreadableSourceError("a line has inconsistent indentation")
         return True
 
     def _line_end(self) -> int:
@@ -154,7 +154,7 @@ class _PythonComments:
             # Once a string is broken off, the next long one is held to the same rule: a slip that others copy.
             if self._must_continue and not source[end - 3 : end].endswith(("\\\n", "\\\r\n")):
                 return end
-        raise UnreadableSourceError("a string does not end")
+        raise UnreadableSourceError("a string is not terminated")
 
 
 def _closings(line: str, quote: str) -> list[bool]:
@@ -171,7 +171,7 @@ def _closings(line: str, quote: str) -> list[bool]:
 
 
 def python_docstrings(source: str) -> list[str]:
-    """The documentation strings of a program, its classes and its functions (not of coroutines), without indentation.
+    """The docstrings of a program, its classes and its functions (not of coroutines), without indentation.
 
     Raises:
         UnreadableSourceError: The source does not parse.

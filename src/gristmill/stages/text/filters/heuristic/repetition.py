@@ -1,4 +1,4 @@
-"""Rules over what repeats itself within a text: lines, paragraphs and word n-grams (Gopher, Rae et al. 2021)."""
+"""Rules for repetition within a text: lines, paragraphs and word n-grams (Gopher, Rae et al. 2021)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gristmill.stages.text.filters.statistics import Statistic
 
 
 class RepeatedLinesFilter(ColumnFilter):
-    r"""Drops texts in which too few lines are distinct. Despite its name, the parameter is a minimum share.
+    r"""Drops texts with too few distinct lines. Despite its name, the parameter is a minimum share.
 
     Example:
         >>> RepeatedLinesFilter().score_document("a\na\nb\nc")
@@ -26,7 +26,7 @@ class RepeatedLinesFilter(ColumnFilter):
 
 
 class RepeatedParagraphsFilter(ColumnFilter):
-    r"""Drops texts in which too few paragraphs are distinct. Despite its name, the parameter is a minimum share.
+    r"""Drops texts with too few distinct paragraphs. Despite its name, the parameter is a minimum share.
 
     Example:
         >>> RepeatedParagraphsFilter().score_document("a\n\na")
@@ -44,7 +44,7 @@ class RepeatedParagraphsFilter(ColumnFilter):
 
 
 class RepeatedLinesByCharFilter(ColumnFilter):
-    r"""Drops texts in which too few characters stand in distinct lines. The parameter is a minimum share.
+    r"""Drops texts with too few characters in distinct lines. The parameter is a minimum share.
 
     Example:
         >>> RepeatedLinesByCharFilter().score_document("ab\nab")
@@ -62,7 +62,7 @@ class RepeatedLinesByCharFilter(ColumnFilter):
 
 
 class RepeatedParagraphsByCharFilter(ColumnFilter):
-    r"""Drops texts in which too few characters stand in distinct paragraphs. The parameter is a minimum share.
+    r"""Drops texts with too few characters in distinct paragraphs. The parameter is a minimum share.
 
     Example:
         >>> RepeatedParagraphsByCharFilter().score_document("ab\n\nab")
@@ -80,7 +80,7 @@ class RepeatedParagraphsByCharFilter(ColumnFilter):
 
 
 class RepeatingTopNGramsFilter(ColumnFilter):
-    """Drops texts of which the most frequent n-gram takes too large a part; of equals, the first one counts.
+    """Drops texts in which the most frequent n-gram takes up too large a share; ties go to the first one.
 
     A text with fewer words than n scores 1.
 
@@ -97,11 +97,11 @@ class RepeatingTopNGramsFilter(ColumnFilter):
         self.statistic = Statistic(s.TOP_NGRAM, 0, n, s.splitter_of(lang))
         self.upper_reason = f"top_{n}gram_repeats"
         if not 0 <= max_repeating_ngram_ratio <= n:  # n-grams overlap, so that a score may exceed 1
-            raise self._refused("upper", max_repeating_ngram_ratio, "give a share of the text, from 0 to 1.")
+            raise self._refused("upper", max_repeating_ngram_ratio, "must be a share of the text, from 0 to 1.")
 
 
 class RepeatingDuplicateNGramsFilter(ColumnFilter):
-    """Drops texts of which n-grams that occurred before take too large a part.
+    """Drops texts in which repeated n-grams take up too large a share.
 
     A text with fewer words than n scores 1.
 
@@ -118,4 +118,6 @@ class RepeatingDuplicateNGramsFilter(ColumnFilter):
         self.statistic = Statistic(s.DUPLICATE_NGRAM, 0, n, s.splitter_of(lang))
         self.upper_reason = f"duplicate_{n}grams"
         if not 0 <= max_repeating_duplicate_ngram_ratio <= n:  # n-grams overlap, so that a score may exceed 1
-            raise self._refused("upper", max_repeating_duplicate_ngram_ratio, "give a share of the text, from 0 to 1.")
+            raise self._refused(
+                "upper", max_repeating_duplicate_ngram_ratio, "must be a share of the text, from 0 to 1."
+            )

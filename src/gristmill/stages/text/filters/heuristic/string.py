@@ -1,4 +1,4 @@
-"""Rules over the characters, words and lines of a text."""
+"""Rules for the characters, words and lines of a text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NumbersFilter(ColumnFilter):
 
 
 class WhiteSpaceFilter(ColumnFilter):
-    """Drops texts with too much white space (space, tab, newline, carriage return, backspace); an empty text scores 1.
+    """Drops texts with too much whitespace (space, tab, newline, carriage return, backspace); an empty text scores 1.
 
     Example:
         >>> WhiteSpaceFilter().score_document("a b ")
@@ -91,12 +91,12 @@ class ParenthesesFilter(ColumnFilter):
 
 
 class UrlsFilter(ColumnFilter):
-    """Drops texts that consist of URLs for too large a part; an empty text scores 1.
+    """Drops texts with too large a share of URLs; an empty text scores 1.
 
     Args:
-        max_url_to_text_ratio: The greatest share of characters in URLs.
-        url_regex: What a URL is, as a pattern or its source; without it a compiled scan for http and https URLs is
-            used, with it every text goes through Python's `re`, which is far slower.
+        max_url_to_text_ratio: Maximum share of characters in URLs.
+        url_regex: Pattern of a URL; by default a compiled scan for http and https URLs is used. With a pattern, every
+            text goes through Python's `re`, which is far slower.
 
     Example:
         >>> UrlsFilter().score_document("see http://a.b")
@@ -122,10 +122,10 @@ class UrlsFilter(ColumnFilter):
 
 
 class PornographicUrlsFilter(ColumnFilter):
-    """Drops texts with a URL that names pornography.
+    """Drops texts that link to pornographic URLs.
 
     Args:
-        url_regex: What a URL is; see `UrlsFilter`.
+        url_regex: Pattern of a URL; see `UrlsFilter`.
 
     Example:
         >>> PornographicUrlsFilter().score_document("http://porn.example")
@@ -148,7 +148,7 @@ class PornographicUrlsFilter(ColumnFilter):
 
 
 class _WordFilter(ColumnFilter):
-    """A rule over words; they are split at white space, for Chinese and Japanese by a library."""
+    """A rule for words; they are split at whitespace, for Chinese and Japanese by a library."""
 
     def __init__(self, lang: str, *, lower: float | None = None, upper: float | None = None) -> None:
         super().__init__(lower=lower, upper=upper)
@@ -161,7 +161,7 @@ class _WordFilter(ColumnFilter):
 
 
 class SymbolsToWordsFilter(_WordFilter):
-    """Drops texts in which too many words are an ellipsis or hash signs (Gopher, Rae et al. 2021); no words score 1.
+    """Drops texts with too many words that are ellipses or hash signs (Gopher, Rae et al. 2021); no words score 1.
 
     Example:
         >>> SymbolsToWordsFilter().score_document("# heading ... more")
@@ -178,7 +178,7 @@ class SymbolsToWordsFilter(_WordFilter):
 
 
 class LongWordFilter(_WordFilter):
-    """Drops texts with an overlong word, as minified code has (C4, Raffel et al. 2020); no words score 0 and are kept.
+    """Drops texts with an overlong word, such as minified code (C4, Raffel et al. 2020); no words score 0 and are kept.
 
     Example:
         >>> LongWordFilter().score_document("a bcd")
@@ -214,7 +214,7 @@ class WordCountFilter(_WordFilter):
 
 
 class MeanWordLengthFilter(_WordFilter):
-    """Drops texts whose words are on average too short or too long (Gopher, Rae et al. 2021); no words score 0.
+    """Drops texts whose mean word length is too small or too large (Gopher, Rae et al. 2021); no words score 0.
 
     Example:
         >>> MeanWordLengthFilter().score_document("ab abcd")
@@ -233,7 +233,7 @@ class MeanWordLengthFilter(_WordFilter):
 
 
 class WordsWithoutAlphabetsFilter(_WordFilter):
-    """Drops texts in which too few words hold an alphabetic character (Gopher, Rae et al. 2021); no words score 0.
+    """Drops texts with too few words that contain a letter (Gopher, Rae et al. 2021); no words score 0.
 
     Example:
         >>> WordsWithoutAlphabetsFilter().score_document("a 1 2 b3")
@@ -254,8 +254,8 @@ class CommonEnglishWordsFilter(ColumnFilter):
     """Drops texts with too few of the words the, be, to, of, and, that, have, with, in lower case (Rae et al. 2021).
 
     Args:
-        min_num_common_words: How many such words must stand in the text.
-        stop_at_false: Count no further than that.
+        min_num_common_words: Minimum number of such words.
+        stop_at_false: Stop counting at that number.
 
     Example:
         >>> CommonEnglishWordsFilter().score_document("the cat and the dog")
@@ -274,7 +274,7 @@ class CommonEnglishWordsFilter(ColumnFilter):
 
     def score_column(self, statistics: TextStatistics) -> Scores:
         if self._stop_at_false and self._cutoff <= 0:
-            # The count stops after the first word, whatever that is.
+            # Counting stops after the first word, whatever it is.
             return statistics.scores(s.FIRST_WORD_COMMON)
         scores = super().score_column(statistics)
         return scores.clip(max=np.ceil(self._cutoff)) if self._stop_at_false else scores
@@ -298,9 +298,9 @@ class BulletsFilter(ColumnFilter):
 
 
 class PunctuationFilter(ColumnFilter):
-    r"""Drops texts in which too many lines end without a full stop, question or exclamation mark or quote (C4).
+    r"""Drops texts with too many lines that do not end with a full stop, question or exclamation mark or quote (C4).
 
-    A text without a line that is not blank scores 1.
+    A text with only blank lines scores 1.
 
     Example:
         >>> PunctuationFilter().score_document("Yes.\nno")
@@ -317,9 +317,9 @@ class PunctuationFilter(ColumnFilter):
 
 
 class EllipsisFilter(ColumnFilter):
-    r"""Drops texts in which too many lines end in an ellipsis or "read more" (Gopher, Rae et al. 2021; C4).
+    r"""Drops texts with too many lines that end in an ellipsis or "read more" (Gopher, Rae et al. 2021; C4).
 
-    A text without a line that is not blank scores 1.
+    A text with only blank lines scores 1.
 
     Example:
         >>> EllipsisFilter().score_document("And so...\nEnd.")
@@ -336,13 +336,13 @@ class EllipsisFilter(ColumnFilter):
 
 
 class BoilerPlateStringFilter(ColumnFilter):
-    r"""Drops texts in which too many paragraphs hold a phrase of legal notices and cookie banners (after C4).
+    r"""Drops texts with too many paragraphs that contain phrases of legal notices and cookie banners (after C4).
 
     Filler text ("lorem ipsum") anywhere scores 1; an empty text scores 0 and is kept.
 
     Args:
         remove_if_at_top_or_bottom: Accepted for compatibility; the score does not depend on it.
-        max_boilerplate_string_ratio: The greatest share of such paragraphs.
+        max_boilerplate_string_ratio: Maximum share of such paragraphs.
 
     Example:
         >>> BoilerPlateStringFilter().score_document("Our Privacy Policy\n\nA story.")
@@ -373,7 +373,7 @@ class SubstringFilter(ColumnFilter):
     """Keeps texts that begin with, end with or contain a given string.
 
     Args:
-        substring: What to look for.
+        substring: String to look for.
         position: `prefix`, `suffix` or `any`.
 
     Example:

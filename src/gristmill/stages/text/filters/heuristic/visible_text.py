@@ -1,4 +1,4 @@
-"""How much text of an HTML page can be seen."""
+"""Counts the visible text of HTML pages."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MOST_UNFINISHED = 16
 
 
 class _TextMeter(HTMLParser):
-    """Counts the characters of visible text; white space alone between two tags counts as one character.
+    """Counts the characters of visible text; whitespace alone between two tags counts as one character.
 
-    The parser looks for the end of every tag and comment that it meets. Where there is none, it is not looked for
-    again: a page of tags that never end would cost the square of its length.
+    The parser searches for the end of every tag and comment. A failed search is not repeated: a page of unterminated
+    tags would take quadratic time.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class _TextMeter(HTMLParser):
         return self._ended(f"section {kind and kind[0].lower()}", super().parse_marked_section, i)
 
     def _ended(self, mark: str, parse: Callable[[int], int], i: int) -> int:
-        """Where something ends; it does not when the mark was looked for in vain before, further to the front."""
+        """Where something ends; not found if an earlier search for the same mark failed."""
         if self._unfinished[mark]:
             return -1
         end = parse(i)
@@ -159,12 +159,12 @@ class _TextMeter(HTMLParser):
 
 
 def visible_text_length(source: str) -> int:
-    """Characters of the page outside tags, comments, scripts, styles and templates; 0 where it cannot be read."""
+    """Characters of the page outside tags, comments, scripts, styles and templates; 0 if the page is unreadable."""
     meter = _TextMeter()
     try:
         meter.feed(source)
         meter.close()
     except AssertionError:
-        # What the standard library raises for declarations it cannot make sense of.
+        # Raised by the standard library for declarations that it cannot parse.
         return 0
     return meter.length

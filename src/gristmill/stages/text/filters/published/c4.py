@@ -31,14 +31,14 @@ LINE_REASONS = {
 
 @dataclass
 class CleanedTexts:
-    """What cleaning made of a column.
+    """The result of cleaning a column.
 
     Attributes:
         texts: The cleaned texts; empty for documents that were dropped.
-        kept: Which documents stay.
-        outcome: Per document the key of its reason in `REASONS`, 0 for those that stay.
-        sentences: Sentences found, counted until there are enough; the score of `too_few_sentences`.
-        removed_lines: Per reason of `LINE_REASONS`, how many lines went, over all documents.
+        kept: Which documents are kept.
+        outcome: For each document the key of its reason in `REASONS`, 0 if it is kept.
+        sentences: Number of sentences, counted until there are enough; the score of `too_few_sentences`.
+        removed_lines: Number of removed lines over all documents, by reason of `LINE_REASONS`.
     """
 
     texts: pa.Array
@@ -48,28 +48,28 @@ class CleanedTexts:
     removed_lines: dict[str, int]
 
     def reason(self, row: int) -> str | None:
-        """Why a document went; None where it stays."""
+        """Why a document was dropped; None if it is kept."""
         return REASONS.get(int(self.outcome[row]))
 
 
 class C4QualityFilter:
-    r"""C4's rules, which take lines out of texts and then drop texts with too little left.
+    r"""C4's rules, which remove lines from texts and then drop texts with too little left.
 
-    A line stays if it ends with . ? ! or a quote, has enough words and none too long, and names neither JavaScript nor
-    the phrases of legal notices; marks of citations go from it. A text with filler ("lorem ipsum") or a curly bracket
-    in a line that would stay is dropped, and so is one with too few sentences. A limit of None is off.
+    A line is kept if it ends with . ? ! or a quote, has enough words and none too long, and mentions neither JavaScript
+    nor phrases of legal notices; citation marks are removed from it. A text with filler ("lorem ipsum") or a curly
+    bracket in a line that would be kept is dropped, as is one with too few sentences. A limit of None is off.
 
     Args:
-        remove_citations: Take out [1], [edit] and [citation needed].
-        filter_no_terminal_punct: Take out lines without a mark at their end.
-        min_num_sentences: The least number of sentences in what stays.
-        min_words_per_line: The least number of words of a line, split at white space.
-        max_word_length: The most characters of a word.
+        remove_citations: Remove [1], [edit] and [citation needed].
+        filter_no_terminal_punct: Remove lines without terminal punctuation.
+        min_num_sentences: Minimum number of sentences in the remaining text.
+        min_words_per_line: Minimum number of words per line, split at whitespace.
+        max_word_length: Maximum number of characters per word.
         filter_lorem_ipsum: Drop texts with filler.
-        filter_javascript: Take out lines that name JavaScript.
+        filter_javascript: Remove lines that mention JavaScript.
         filter_curly_bracket: Drop texts with a curly bracket.
-        filter_policy: Take out lines with phrases of legal notices.
-        word_splitter: How sentences are told: `unicode`, or `spacy` for its rule-based sentences, which is far slower.
+        filter_policy: Remove lines with phrases of legal notices.
+        word_splitter: How to find sentences: `unicode`, or `spacy` for its rule-based sentences, which is far slower.
 
     Example:
         >>> C4QualityFilter(min_num_sentences=1).clean(pa.array(["A line that stays.\nA menu"])).texts.to_pylist()
@@ -104,7 +104,7 @@ class C4QualityFilter:
         }
 
     def clean(self, column: pa.Array | pa.ChunkedArray | TextColumn, *, alive: Mask | None = None) -> CleanedTexts:
-        """Clean and decide on every document of a column; a null counts as empty."""
+        """Clean and decide on every document of a column; null counts as empty."""
         texts = column if isinstance(column, TextColumn) else text_column(column)
         rows = np.ones(len(texts), dtype=np.bool_) if alive is None else alive
         by_spacy = self.word_splitter == SPACY and self.min_num_sentences is not None

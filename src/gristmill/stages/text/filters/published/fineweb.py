@@ -13,18 +13,18 @@ from gristmill.stages.text.filters.statistics import UNICODE, Scores, TextStatis
 
 
 class FineWebQualityFilter(FilterSet):
-    """FineWeb's rules: lines that end as sentences do, short lines, repeated lines, and lists.
+    """FineWeb's rules: lines with terminal punctuation, short lines, repeated lines, and lists.
 
     A limit of None is off.
 
     Args:
-        min_finished_line_ratio: The least share of lines that end with a mark that ends sentences.
-        spare_without_marks: Keep texts in which no line at all ends so.
-        stop_chars: The marks that end a line; None for those of all scripts in Unicode. Given ones go through Python.
-        max_short_line_ratio: The greatest share of short lines.
-        short_line_length: The most characters of a short line.
-        max_repeated_char_ratio: The greatest share of characters in lines that occurred before.
-        max_newline_ratio: The most newlines per word.
+        min_finished_line_ratio: Minimum share of lines with terminal punctuation.
+        spare_without_marks: Keep texts in which no line at all has terminal punctuation.
+        stop_chars: Punctuation that ends a line; None for that of all scripts in Unicode. A custom set runs in Python.
+        max_short_line_ratio: Maximum share of short lines.
+        short_line_length: Maximum number of characters of a short line.
+        max_repeated_char_ratio: Maximum share of characters in repeated lines.
+        max_newline_ratio: Maximum number of newlines per word.
         word_splitter: `unicode`, `space`, or `spacy` for the tokens of spaCy's English tokenizer.
 
     Example:
@@ -79,7 +79,7 @@ class FineWebQualityFilter(FilterSet):
 
 
 class _RepeatedLinesRule(Rule):
-    """Characters in lines that occurred before, as a share of all but the newlines."""
+    """Characters in repeated lines, as a share of all but the newlines."""
 
     def __init__(self, upper: float) -> None:
         super().__init__("repeated_line_chars", s.LINE_CHARS, (s.N_CHARS, s.NEWLINES), upper=upper)
@@ -94,7 +94,7 @@ class _RepeatedLinesRule(Rule):
 
 
 class _GivenMarksRule(Rule):
-    """Lines that end with one of the given marks, as a share of all that are not blank."""
+    """Lines that end with one of the given characters, as a share of all that are not blank."""
 
     def __init__(self, marks: tuple[str, ...], lower: float, *, spare_zero: bool) -> None:
         super().__init__("too_few_finished_lines", s.N_LINES, lower=lower, spare_zero=spare_zero)

@@ -17,19 +17,19 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 class GopherQualityFilter(FilterSet):
     """Gopher's quality rules: words, their lengths, symbols, bullets, ellipses, letters, stop words.
 
-    A limit of None is off. Words that are punctuation alone count neither for the number nor for the length of words. A
-    text without words fails the first rule that is on.
+    A limit of None is off. Words of punctuation alone count neither for the number nor for the length of words. A text
+    without words fails the first rule that is on.
 
     Args:
-        min_doc_words: The least number of words.
-        max_doc_words: The greatest number of words.
-        min_avg_word_length: The least mean length of words.
-        max_avg_word_length: The greatest mean length of words.
-        max_symbol_word_ratio: The most hash signs, and the most ellipses, per word.
-        max_bullet_lines_ratio: The greatest share of lines that begin with a bullet or a hyphen.
-        max_ellipsis_lines_ratio: The greatest share of lines that end in an ellipsis.
-        min_alpha_words_ratio: The least share of words with a letter.
-        min_stop_words: How many different stop words must occur.
+        min_doc_words: Minimum number of words.
+        max_doc_words: Maximum number of words.
+        min_avg_word_length: Minimum mean word length.
+        max_avg_word_length: Maximum mean word length.
+        max_symbol_word_ratio: Maximum number of hash signs, and of ellipses, per word.
+        max_bullet_lines_ratio: Maximum share of lines that begin with a bullet or a hyphen.
+        max_ellipsis_lines_ratio: Maximum share of lines that end in an ellipsis.
+        min_alpha_words_ratio: Minimum share of words with a letter.
+        min_stop_words: Minimum number of different stop words.
         stop_words: The stop words; None for Gopher's own.
         word_splitter: `unicode`, `space`, or `spacy` for the tokens of spaCy's English tokenizer.
 
@@ -63,7 +63,9 @@ class GopherQualityFilter(FilterSet):
         listed = tuple(STOP_WORDS if stop_words is None else stop_words)
         for word in listed:
             if word.split() != [word]:
-                raise UsageError(f"{type(self).__name__}(stop_words=…): {word!r} is not one word, so it never occurs.")
+                raise UsageError(
+                    f"{type(self).__name__}(stop_words=…): {word!r} is not a single word, so it never occurs."
+                )
 
         def of(column: int) -> Statistic:
             return s.tokens(column, splitter, listed)
@@ -108,15 +110,15 @@ DUPLICATE_NGRAMS = ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 
 class GopherRepetitionFilter(FilterSet):
     """Gopher's repetition rules: repeated paragraphs, lines and n-grams (its table A1).
 
-    A limit of None is off, an empty sequence of n-grams too. Shares of characters are of the whole text.
+    A limit of None is off, as is an empty sequence of n-grams. Shares of characters refer to the whole text.
 
     Args:
-        max_paragraph_ratio: The greatest share of paragraphs that occurred before.
-        max_paragraph_char_ratio: The greatest share of characters in such paragraphs.
-        max_line_ratio: The greatest share of lines that occurred before.
-        max_line_char_ratio: The greatest share of characters in such lines.
-        top_ngrams: Lengths of n-grams, each with the greatest share for the most frequent one.
-        duplicate_ngrams: Lengths of n-grams, each with the greatest share for those that occurred before.
+        max_paragraph_ratio: Maximum share of repeated paragraphs.
+        max_paragraph_char_ratio: Maximum share of characters in repeated paragraphs.
+        max_line_ratio: Maximum share of repeated lines.
+        max_line_char_ratio: Maximum share of characters in repeated lines.
+        top_ngrams: Lengths of n-grams, each with the maximum share of the most frequent one.
+        duplicate_ngrams: Lengths of n-grams, each with the maximum share of repeated ones.
         word_splitter: `unicode`, `space`, or `spacy` for the tokens of spaCy's English tokenizer.
 
     Example:

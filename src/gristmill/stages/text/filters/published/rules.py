@@ -1,4 +1,4 @@
-"""The building blocks of published sets: a rule is a quotient or a count of statistics with one bound and a reason."""
+"""The building blocks of published sets: a rule is a ratio or count of statistics with a bound and a reason."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Rule(ColumnFilter):
     """A count, or one count divided by another, within a bound.
 
     Args:
-        name: The rule's name, which is also the reason it gives.
-        part: What is counted.
-        whole: What it is divided by; None leaves the count as it is.
-        nothing: The score where there is nothing to divide by.
-        lower: The least score that is kept.
-        upper: The greatest score that is kept.
+        name: Name of the rule, which is also its reason.
+        part: The statistic that is counted.
+        whole: The statistic to divide by; None uses the count itself.
+        nothing: The score if there is nothing to divide by.
+        lower: Minimum score to keep.
+        upper: Maximum score to keep.
         spare_zero: Keep a score of exactly 0, whatever the bounds.
     """
 
@@ -69,7 +69,7 @@ class Rule(ColumnFilter):
 
 
 class FilterSet:
-    """Rules that are applied together, first one first; the first that fails is the reason.
+    """Rules that are applied together, in order; the first that fails is the reason.
 
     Attributes:
         rules: The rules, in order.
@@ -88,13 +88,13 @@ class FilterSet:
         return self.cascade.evaluate(column, alive=alive)
 
     def reason_for(self, text: str | None) -> str | None:
-        """Why this text would go; None if it would stay."""
+        """Why this text would be dropped; None if it would be kept."""
         cascade = self.cascade
         return cascade.reason(cascade.evaluate(pa.array([text], pa.large_string())), 0)
 
 
 def check_splitter(name: str) -> str:
-    """The name itself, if the published sets can split words that way."""
+    """Returns the name if the published sets can split words that way."""
     valid = (UNICODE, SPACY, SPACE)
     if name not in valid:
         raise UsageError(

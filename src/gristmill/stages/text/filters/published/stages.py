@@ -129,7 +129,7 @@ class FineWebQuality(PublishedSet):
 
 @_takes_parameters_of(C4QualityFilter)
 class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """C4's cleaning as one stage: lines are taken out of texts, then texts are dropped (Raffel et al. 2020)."""
+    """C4's cleaning as one stage: removes lines from texts, then drops texts (Raffel et al. 2020)."""
 
     for_dropped = "run"
     notes_changes = True
@@ -181,7 +181,7 @@ class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
         changed = differing_rows(texts, earlier)
         if not changed.any():
             return kept
-        # A null text that passes (the rules may all be off) stays null.
+        # A null text that passes (all rules may be off) stays null.
         made = kept.with_text(self.text_field, texts, changed=changed & earlier.is_valid().to_numpy(False))
         lengths = [np.asarray(_lengths(array), np.int64) for array in (texts, earlier)]
         made.note_change(self.text_field, changed, lengths[0] - lengths[1])

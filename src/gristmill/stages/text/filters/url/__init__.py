@@ -1,1 +1,1 @@
-"""Filters of documents by their URLs: lists of domains, adult terms, extensions, kinds of hosts."""
+"""Filters documents by URL: lists of domains, adult terms, extensions, types of hosts."""

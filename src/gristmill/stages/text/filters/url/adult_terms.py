@@ -1,7 +1,8 @@
-"""The terms by which `AdultUrlFilter` knows adult sites. Contains vulgar language.
+"""The terms by which `AdultUrlFilter` recognises adult sites. Contains vulgar language.
 
-Sequences must be unmistakable even across separators (no `sexvideo`: Essex has videos too). Words must be unmistakable
-by themselves. Soft words are suspicious only together; names of groups of people and of medicine are not among them.
+Sequences must be unambiguous even across separators (not `sexvideo`: Essex has videos too). Words must be unambiguous
+by themselves. Soft words are suspicious only in combination; they do not include names of groups of people or medical
+terms.
 """
 
 from __future__ import annotations
@@ -38,4 +39,4 @@ SOFT_WORDS = tuple(
     twink uncensored voyeur wank webcam webcams whore whores секс
     """.split()  # noqa: SIM905
 )
-"""Found as whole words; several different ones make a URL adult."""
+"""Found as whole words; several different ones mark a URL as adult."""

@@ -1,4 +1,4 @@
-"""Filters over a column of URLs. A missing or broken URL is never an error: it is on no list and has no extension."""
+"""Filters over a column of URLs. A missing or broken URL is never an error: it matches no list and has no extension."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ NOT_TEXT = tuple(
     tiff torrent ttf wav webm webp wma wmv woff woff2 xls xlsx xml xz zip
     """.split()  # noqa: SIM905
 )
-"""Extensions of what is no web page."""
+"""Extensions of files that are not web pages."""
 _PARTS = Statistic(s.URL, 0)
 
 
 class UrlFilter(ColumnFilter):
-    """The base of filters that look at the parts of URLs.
+    """Base class of filters that look at the parts of URLs.
 
     Attributes:
-        ascii_hosts: Whether hosts in other alphabets are looked at in their ASCII form.
+        ascii_hosts: Whether hosts in other alphabets are compared in their ASCII form.
     """
 
     score_kind = "count"
@@ -42,7 +42,7 @@ class UrlFilter(ColumnFilter):
 
     @abstractmethod
     def score_urls(self, data: Bytes, parts: Integers, alive: Mask) -> Integers:
-        """The scores of URLs whose parts are known; called again for those with hosts that were not ASCII."""
+        """The scores of URLs whose parts are known; called again for those with non-ASCII hosts."""
 
     def needs(self) -> Iterable[Statistic]:
         return (_PARTS,)
@@ -88,16 +88,15 @@ class _ListFilter(UrlFilter):
 
 
 class UrlBlockListFilter(_ListFilter):
-    """Drops documents whose URL is on a block list: its domain, a domain above it, the URL or one above it.
+    """Drops documents whose URL is on a block list: its domain, a parent domain, the URL or a parent path.
 
-    An entry `example.com` stands for itself and all subdomains, `de` for all of a top-level domain, and
-    `example.com/forum` for all URLs that begin so, with and without `www.` Lists have one entry on each line; comments
-    (#), `*.` before a domain and the address of a hosts file (`0.0.0.0 example.com`) are ignored. The case of letters
-    does not matter. Use it with `text_field="url"`.
+    An entry `example.com` matches itself and all subdomains, `de` a whole top-level domain, and `example.com/forum` all
+    URLs with this prefix, with and without `www.` Lists have one entry per line; comments (#), `*.` before a domain and
+    the address of a hosts file (`0.0.0.0 example.com`) are ignored. Case is ignored. Use it with `text_field="url"`.
 
     Args:
         lists: Files, plain or compressed, or unpacked folders of the UT1 lists (`domains` and `urls` in them are read).
-        entries: Domains and URLs in place of files, or beside them.
+        entries: Domains and URLs, instead of or in addition to files.
 
     Example:
         >>> UrlBlockListFilter(entries=["example.com"]).score_document("http://www.Example.com/page")
@@ -117,11 +116,11 @@ class UrlBlockListFilter(_ListFilter):
 
 
 class UrlAllowListFilter(_ListFilter):
-    """Drops documents whose URL is not on an allow list; one without a usable URL is on none.
+    """Drops documents whose URL is not on an allow list; a missing or unusable URL never is.
 
     Args:
-        lists: Files as for `UrlBlockListFilter`.
-        entries: Domains and URLs in place of files, or beside them.
+        lists: Files; see `UrlBlockListFilter`.
+        entries: Domains and URLs, instead of or in addition to files.
 
     Example:
         >>> UrlAllowListFilter(entries=["org", "gov"]).score_document("http://example.com/")
@@ -135,17 +134,17 @@ class UrlAllowListFilter(_ListFilter):
 
 
 class AdultUrlFilter(UrlFilter):
-    """Drops documents whose URL has adult terms, by the kinds of terms of RefinedWeb.
+    """Drops documents whose URL contains adult terms, with the kinds of terms of RefinedWeb.
 
     As published (Penedo et al. 2023, arXiv:2306.01116, appendix G.1; used by FineWeb, arXiv:2406.17557): one strict
-    term is enough, as a whole word or as a letter sequence across separators; of soft words it takes several. The
-    score is the number of different soft words, and `min_soft_words` for each strict term. The terms are our own
-    selection, in English with a few of other languages; give others in their place.
+    term is enough, as a whole word or as a letter sequence across separators; soft words count only if there are
+    several. The score is the number of different soft words, plus `min_soft_words` for each strict term. The terms are
+    our own selection, in English with a few of other languages; you can pass others.
 
     Args:
-        min_soft_words: How many different soft words make a URL adult.
+        min_soft_words: Minimum number of different soft words that mark a URL as adult.
         words: Whole words of which one is enough.
-        sequences: Letter sequences of which one is enough, wherever they stand.
+        sequences: Letter sequences of which one is enough, anywhere in the URL.
         soft_words: Whole words that are counted.
 
     Example:
@@ -184,7 +183,7 @@ class AdultUrlFilter(UrlFilter):
 
 
 class UrlExtensionFilter(UrlFilter):
-    """Drops documents whose URL names a file that is no web page, by the extension of the last segment of its path.
+    """Drops documents whose URL points to a file that is not a web page, by the extension of its last path segment.
 
     Args:
         extensions: The extensions to drop, with or without a dot; by default those of images, sound, video, archives,
@@ -213,10 +212,10 @@ class UrlExtensionFilter(UrlFilter):
 
 
 class UrlHostFilter(UrlFilter):
-    """Drops documents whose URL has an IP address for a host, or none at all. The score is 0, 1 (address) or 2 (none).
+    """Drops documents whose URL has an IP address as host, or no host. The score is 0, 1 (address) or 2 (none).
 
     Args:
-        allow_ip_address: Keep IPv4 and IPv6 addresses; numbers such as `http://3232235777/` are addresses too.
+        allow_ip_address: Keep IPv4 and IPv6 addresses; numbers such as `http://3232235777/` also count as addresses.
         allow_missing: Keep documents without a URL, or with one that has no usable host.
 
     Example:
@@ -250,7 +249,7 @@ class UrlHostFilter(UrlFilter):
 
 
 class UrlLengthFilter(ColumnFilter):
-    """Drops documents with a URL of too many characters: traps for crawlers, and data in place of an address.
+    """Drops documents with overlong URLs, such as crawler traps and data URLs.
 
     Example:
         >>> UrlLengthFilter(max_chars=10).score_document("http://example.com/")

@@ -1,4 +1,4 @@
-"""Hosts as they are compared: in ASCII, whatever alphabet they are written in."""
+"""Hosts in the form in which they are compared: ASCII."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(rb"[a-z0-9._~-]*[a-z0-9_~-][a-z0-9._~-]*")
 
 
 def ascii_host(host: bytes) -> bytes | None:
-    """An international host name as ASCII (IDNA 2003, as Python's standard library has it); None if it is none.
+    """An international host name as ASCII (IDNA 2003, as in Python's standard library); None if it is invalid.
 
     Example:
         >>> ascii_host("Bücher.example".encode())
@@ -33,7 +33,7 @@ def odd_rows(parts: Integers) -> Integers:
 
 
 def with_ascii_hosts(data: Bytes, starts: Integers, parts: Integers, rows: Integers) -> TextColumn:
-    """The URLs of some rows with their hosts in ASCII; one whose host has no such form is empty."""
+    """The URLs of some rows with their hosts in ASCII; empty if the host has no ASCII form."""
     texts: list[str | None] = []
     for row in rows.tolist():
         begin, end = int(parts[row, HOST]), int(parts[row, HOST_END])

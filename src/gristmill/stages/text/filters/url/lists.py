@@ -19,14 +19,14 @@ from gristmill.storage.files import filesystem, is_local, local_path
 
 _BLOCK = 1 << 24
 _PARTS = ("domains", "urls")
-"""The files of a folder that are lists; other files beside them (`usage`, `expressions`) are not."""
+"""The list files in a folder; other files beside them (`usage`, `expressions`) are ignored."""
 
 
 def list_files(paths: Iterable[str]) -> list[str]:
-    """The files that paths name: files themselves, and of folders those called `domains` and `urls`.
+    """The files named by paths: files themselves, and in folders those called `domains` and `urls`.
 
     Raises:
-        InputNotFoundError: There is no such file, or a folder has none of them.
+        InputNotFoundError: There is no such file, or a folder contains no list.
     """
     found: list[str] = []
     for path in paths:
@@ -45,7 +45,7 @@ def list_files(paths: Iterable[str]) -> list[str]:
         if not inside:
             what = "The folder has no file called 'domains' or 'urls'" if names else "There is no list of domains"
             raise InputNotFoundError(
-                f"{what} at {path!r}. Give files with a domain or a URL on each line, or unpacked folders of the UT1 "
+                f"{what} at {path!r}. Pass files with one domain or URL per line, or unpacked folders of the UT1 "
                 "lists.",
                 path=path,
             )
@@ -54,7 +54,7 @@ def list_files(paths: Iterable[str]) -> list[str]:
 
 
 def list_digest(paths: Iterable[str]) -> str:
-    """A digest of what is stored in list files."""
+    """A digest of the contents of list files."""
     digest = xxhash.xxh3_128()
     for path in list_files(paths):
         for block in _blocks(path):
@@ -63,21 +63,21 @@ def list_digest(paths: Iterable[str]) -> str:
 
 
 def as_names(given: str | Iterable[str], parameter: str) -> tuple[str, ...]:
-    """One text or several as a tuple.
+    """One string or several as a tuple.
 
     Raises:
-        UsageError: Something in it is no text.
+        UsageError: An item is not a string.
     """
     names = (given,) if isinstance(given, str) else tuple(given)
     for name in names:
         if not isinstance(name, str) or not name.strip():
-            raise UsageError(f"{parameter} has {name!r}: give texts that are not empty.", parameter=parameter)
+            raise UsageError(f"{parameter} contains {name!r}: must be non-empty strings.", parameter=parameter)
     return names
 
 
 @lru_cache(maxsize=4)
 def read_table(paths: tuple[str, ...], entries: tuple[str, ...]) -> Hashes:
-    """The table of all entries; one process reads a list once, however many filters use it.
+    """The table of all entries; a process reads each list once, even if several filters use it.
 
     Raises:
         InputNotFoundError: A file is missing.
@@ -89,7 +89,7 @@ def read_table(paths: tuple[str, ...], entries: tuple[str, ...]) -> Hashes:
         found = [_keys(block) for block in _blocks(path)]
         if not any(len(one) for one in found):
             raise InputError(
-                f"The list {path!r} has no domain and no URL. It must have one on each line, such as 'example.com' or "
+                f"The list {path!r} contains no domain or URL. It must have one per line, such as 'example.com' or "
                 "'example.com/path'; compressed files need a suffix such as .gz.",
                 path=path,
             )

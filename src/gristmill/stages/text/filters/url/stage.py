@@ -20,23 +20,23 @@ from gristmill.stages.text.filters.url.lists import as_names, list_digest
 
 
 class UrlRules(PublishedSet):
-    """Drops documents by URL: kind of host, length, extension, block lists, adult terms, allow list, in this order.
+    """Drops documents by URL: type of host, length, extension, block lists, adult terms, allow list, in this order.
 
-    Every rule has its own reason, and is described with the filter that applies it: `UrlHostFilter`,
+    Every rule has its own reason, and is documented with the filter that applies it: `UrlHostFilter`,
     `UrlLengthFilter`, `UrlExtensionFilter`, `UrlBlockListFilter`, `AdultUrlFilter`, `UrlAllowListFilter`.
 
     Args:
-        url_field: The column with the URL.
-        block_lists: Files with a domain or URL on each line, or folders of the UT1 lists.
-        block: Domains and URLs to drop, beside the lists; `com` drops all of a top-level domain.
+        url_field: Column that holds the URL.
+        block_lists: Files with one domain or URL per line, or folders of the UT1 lists.
+        block: Domains and URLs to drop, in addition to the lists; `com` drops a whole top-level domain.
         allow_lists: Files with the only domains and URLs to keep; none keeps all.
-        allow: The only domains and URLs to keep, beside the lists.
+        allow: The only domains and URLs to keep, in addition to the lists.
         adult_terms: Whether to drop URLs with adult terms.
-        min_soft_words: How many soft adult words make a URL adult.
-        extensions: Extensions of files that are no web pages; null keeps all.
-        allow_ip_address: Keep URLs with an IP address for a host.
+        min_soft_words: Minimum number of soft adult words that mark a URL as adult.
+        extensions: Extensions of files that are not web pages; null keeps all.
+        allow_ip_address: Keep URLs with an IP address as host.
         allow_missing: Keep documents without a usable URL.
-        max_chars: The most characters of a URL; null for no limit.
+        max_chars: Maximum number of characters of a URL; null for no limit.
 
     Example:
         >>> UrlRules(block=["example.com"]).filters.reason_for("https://forum.example.com/")

@@ -1,4 +1,4 @@
-"""Gives every document the running id by which deduplication knows it."""
+"""Assigns every document the sequential id that deduplication uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEDUP_ID_FIELD = "_curator_dedup_id"
 
 
 class AssignRowIds(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Adds the column `_curator_dedup_id`: partition and row, so that any worker and any run gives the same id."""
+    """Adds the column `_curator_dedup_id`: partition and row, so that any worker and any run assigns the same id."""
 
     for_dropped = "pass"
     never_drops = True

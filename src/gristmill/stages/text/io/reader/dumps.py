@@ -1,4 +1,4 @@
-"""Reads mail and the posts of StackExchange."""
+"""Reads mail and StackExchange posts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gristmill.storage.formats import Format
 
 
 class StackExchangeReader(RowReader):
-    """Reads `Posts.xml` of StackExchange dumps, compressed or not: a document per post, its HTML as text.
+    """Reads `Posts.xml` of StackExchange dumps, compressed or not: one document per post, with its HTML as text.
 
     Columns are `id`, `kind` (`question`, `answer` …), `parent_id` (the question of an answer), `accepted_answer_id`,
-    `title`, `tags`, `score`, `date`, `license`, `text` and `file_name`. The archives that StackExchange offers are 7z,
-    which is not read: unpack them first (`7z x`).
+    `title`, `tags`, `score`, `date`, `license`, `text` and `file_name`. StackExchange publishes 7z archives, which are
+    not supported: unpack them first (`7z x`).
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
-        **options: Those of `RowReader`.
+        file_paths: A file, folder, glob or URL, or a list of these.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(StackExchangeReader("cooking.stackexchange.com/Posts.xml"))
@@ -34,14 +34,15 @@ class StackExchangeReader(RowReader):
 class MailReader(RowReader):
     """Reads mail: mbox files (`.mbox`) and files of one message (`.eml`), compressed or not.
 
-    Columns are `id`, `message_id`, `subject`, `date` (ISO 8601), `text` and `file_name`. The text is that of all parts
-    that are plain text, decoded by their charset; HTML becomes text where there is no other. Attachments are left out.
+    Columns are `id`, `message_id`, `subject`, `date` (ISO 8601), `text` and `file_name`. The text is that of all
+    plain-text parts, decoded by their charset; HTML is converted to text if there is no plain text. Attachments are
+    skipped.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these. Files of a maildir, which have no ending, are
-            given as a list: `MailReader(sorted(Path("Maildir/cur").iterdir()))`.
+        file_paths: A file, folder, glob or URL, or a list of these. Pass the files of a maildir, which have no
+            extension, as a list: `MailReader(sorted(Path("Maildir/cur").iterdir()))`.
         sender: Add the column `from`.
-        **options: Those of `RowReader`.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(MailReader("lists/debian-devel.mbox.gz"))

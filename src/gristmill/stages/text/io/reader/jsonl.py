@@ -27,18 +27,18 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 MOST_BAD = 200_000
-"""How many bad lines of a partition are kept one by one: each takes memory until the commit. The others are counted."""
+"""Maximum number of bad lines per partition to keep, because each takes memory; the others are counted."""
 
 
 class JsonlReaderStage(ReaderStage):
-    """Turns a group of JSONL files (or a block of one) into batches, as they are read.
+    """Turns a group of JSONL files (or a block of one) into batches.
 
     Args:
-        fields: Only these keys; the rest of each record is left behind.
-        batch_bytes: About how much text a batch holds.
-        max_record_bytes: A longer record is quarantined.
-        storage_options: Options of the file system, for URLs.
-        errors: What to do with text that is not UTF-8: `quarantine` its record, or `replace` invalid bytes by U+FFFD
+        fields: Keys to read; other keys are discarded.
+        batch_bytes: Approximate amount of text per batch.
+        max_record_bytes: Longer records are quarantined.
+        storage_options: File system options for URLs.
+        errors: How to handle text that is not UTF-8: `quarantine` its record, or `replace` invalid bytes with U+FFFD
             and count the record as changed.
     """
 
@@ -88,7 +88,7 @@ class JsonlReaderStage(ReaderStage):
             batch = self._batch(block, task.dataset_name, room)
             room = max(0, room + batch.num_items - len(block.rows))
             yield batch
-            del batch, block  # the next block takes their memory
+            del batch, block  # the next block reuses their memory
 
     def _batch(self, block: RecordBlock, dataset_name: str, room: int) -> DocumentBatch:
         known = self.hints if self.fields is None else self.fields
@@ -126,7 +126,7 @@ class JsonlReaderStage(ReaderStage):
             raw = block.buffer[start : min(end, start + MAX_RAW_BYTES)].tobytes()
             told, lost, salvaged = _hint(raw), 0, None
             if cause == TOO_MANY:
-                told = f"this and {more - 1:,} more lines are no records; the quarantine holds the first {MOST_BAD:,}"
+                told = f"this and {more - 1:,} more lines are not records; the quarantine holds the first {MOST_BAD:,}"
                 lost, salvaged = more, 0 if self.salvage else None
             batch.note_quarantine(
                 QuarantinedRecord(
@@ -146,34 +146,36 @@ class JsonlReaderStage(ReaderStage):
 
 
 def _hint(raw: bytes) -> str:
-    """What a record that is no object looks like, where that is a common mistake."""
+    """A hint about a record that is not an object, if it is a common mistake."""
     text = raw.strip()
     if text.startswith(b"[") or text == b"{":
-        return "JSONL has one whole object on each line; this looks like JSON laid out in another way"
+        return "JSONL has one whole object per line; this looks like JSON in another layout"
     return ""
 
 
 class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """Reads JSONL files and JSON arrays: plain, .gz, .zst, .bz2 or .xz, from any place fsspec knows.
+    """Reads JSONL files and JSON arrays: plain, .gz, .zst, .bz2 or .xz, from any file system fsspec supports.
 
-    Every value is kept as it is written; a record that cannot be read is quarantined and the rest goes on. Nothing of a
+    Every value is kept exactly as written; an unreadable record is quarantined and reading continues. Nothing of a
     damaged archive is kept, unless the run salvages (`Pipeline.run(salvage=True)`).
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
-            are skipped.
-        files_per_partition: Whole files per partition; small ones are read as one batch.
-        blocksize: Partitions of about this size; a large file is split at line ends. With neither of the two, every
-            file is a partition, and files above 128 MB are split.
-        fields: Only these keys.
-        read_kwargs: `batch_bytes`, `errors` and `max_record_bytes` of the reader, `storage_options` of the file system.
+        file_paths: A file, folder, glob or URL, or a list of these. In folders, names that begin with `_` or `.` are
+            skipped.
+        files_per_partition: Number of whole files per partition; small ones are read as one batch.
+        blocksize: Approximate partition size; large files are split at line ends. If neither is set, every file is a
+            partition, and files above 128 MB are split.
+        fields: Keys to read; all by default.
+        read_kwargs: `batch_bytes`, `errors` and `max_record_bytes` of the reader, `storage_options` for the file
+            system.
         task_type: Only "document".
-        file_extensions: Which files of a folder to take. Without it, a folder that holds Parquet too is refused.
+        file_extensions: Extensions of the files to read in a folder. Without it, a folder that also holds Parquet files
+            is refused.
         limit: Read at most this many partitions.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
-        sample: Only a random share of the documents, such as 0.01.
-        seed: Another seed gives another sample.
-        errors: What to do with text that is not UTF-8: `quarantine` its record, or `replace` invalid bytes by U+FFFD
+        sample: Fraction of documents to sample at random, such as 0.01.
+        seed: Random seed of the sample.
+        errors: How to handle text that is not UTF-8: `quarantine` its record, or `replace` invalid bytes with U+FFFD
             and count the record as changed.
 
     Example:
@@ -246,11 +248,11 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
 def check_reader_options(
     reader: str, settings: Mapping[str, Any], task_type: str, generate_ids: bool, assign_ids: bool
 ) -> None:
-    """Refuse options of a reader that cannot work."""
+    """Refuse invalid reader options."""
     if task_type != "document":
         raise NotSupportedError(f"{reader}(task_type={task_type!r}): only 'document' can be read.")
     if generate_ids and assign_ids:
-        raise UsageError(f"{reader}: _generate_ids and _assign_ids exclude each other; both give the same ids here.")
+        raise UsageError(f"{reader}: _generate_ids and _assign_ids exclude each other; both assign the same ids here.")
     known = {"batch_bytes", "errors", "max_record_bytes", "storage_options"}
     unknown = set(settings) - known
     if unknown:
@@ -261,6 +263,6 @@ def check_reader_options(
 
 
 def _ad_hoc_partition(task: FileGroupTask, storage_options: Mapping[str, Any] | None) -> Partition:
-    """The partition of a task that was made by hand: its files, whole."""
+    """The partition of a hand-made task: its files as a whole."""
     files = list_files(list(task.data), extensions=EXTENSIONS["jsonl"], storage_options=storage_options)
     return make_partitions(files, format="jsonl", files_per_partition=max(1, len(files)))[0]

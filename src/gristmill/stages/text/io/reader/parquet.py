@@ -1,4 +1,4 @@
-"""Reads Parquet, keeping its types, with all files brought to one schema."""
+"""Reads Parquet, keeping its types, with one schema for all files."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from gristmill.tasks.file_group import FileGroupTask
 
 
 class ParquetReaderStage(ReaderStage):
-    """Turns a group of Parquet files (or row groups of one) into batches, as they are read.
+    """Turns a group of Parquet files (or row groups of one) into batches.
 
     Args:
-        fields: Only these columns.
-        batch_bytes: About how much data a batch holds.
-        max_record_bytes: A larger row is quarantined.
-        storage_options: Options of the file system, for URLs.
-        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+        fields: Columns to read; all by default.
+        batch_bytes: Approximate amount of data per batch.
+        max_record_bytes: Larger rows are quarantined.
+        storage_options: File system options for URLs.
+        errors: How to handle text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes with
             U+FFFD and count the document as changed.
     """
 
@@ -60,7 +60,7 @@ class ParquetReaderStage(ReaderStage):
             self.handle_errors(errors)
         self.storage_options = None if storage_options is None else dict(storage_options)
         self.schema: Any = None
-        if max_record_bytes is not None:  # left out, it is no part of the plan, as in outputs of earlier versions
+        if max_record_bytes is not None:  # by default not part of the plan, as in outputs of earlier versions
             self.max_record_bytes = max_record_bytes
 
     def inputs(self) -> Spec:
@@ -86,25 +86,27 @@ class ParquetReaderStage(ReaderStage):
 
 
 class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """Reads Parquet files from any place fsspec knows.
+    """Reads Parquet files from any file system fsspec supports.
 
-    Files may lack columns that others have; types that contradict each other are an error that names both files.
-    Nothing of a damaged file is kept, unless the run salvages (`Pipeline.run(salvage=True)`).
+    Files may lack columns that others have; conflicting types are an error that names both files. Nothing of a damaged
+    file is kept, unless the run salvages (`Pipeline.run(salvage=True)`).
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
-            are skipped.
-        files_per_partition: Whole files per partition; small ones are read as one batch.
-        blocksize: Partitions of about this size; a large file is split at its row groups.
-        fields: Only these columns.
-        read_kwargs: `batch_bytes`, `max_record_bytes` and `errors` of the reader, `storage_options` of the file system.
+        file_paths: A file, folder, glob or URL, or a list of these. In folders, names that begin with `_` or `.` are
+            skipped.
+        files_per_partition: Number of whole files per partition; small ones are read as one batch.
+        blocksize: Approximate partition size; large files are split at row groups.
+        fields: Columns to read; all by default.
+        read_kwargs: `batch_bytes`, `max_record_bytes` and `errors` of the reader, `storage_options` for the file
+            system.
         task_type: Only "document".
-        file_extensions: Which files of a folder to take. Without it, a folder that holds JSONL too is refused.
+        file_extensions: Extensions of the files to read in a folder. Without it, a folder that also holds JSONL files
+            is refused.
         limit: Read at most this many partitions.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
-        sample: Only a random share of the documents, such as 0.01.
-        seed: Another seed gives another sample.
-        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+        sample: Fraction of documents to sample at random, such as 0.01.
+        seed: Random seed of the sample.
+        errors: How to handle text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes with
             U+FFFD and count the document as changed.
 
     Example:
@@ -172,6 +174,6 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
 
 
 def _ad_hoc_partition(task: FileGroupTask, storage_options: Mapping[str, Any] | None) -> Partition:
-    """The partition of a task that was made by hand: its files, whole."""
+    """The partition of a hand-made task: its files as a whole."""
     files = list_files(list(task.data), extensions=EXTENSIONS["parquet"], storage_options=storage_options)
     return make_partitions(files, format="parquet", files_per_partition=max(1, len(files)))[0]

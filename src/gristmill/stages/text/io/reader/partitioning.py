@@ -1,4 +1,4 @@
-"""The source of file-based pipelines: finds the input files, looks at their columns and cuts them into partitions."""
+"""The source of file-based pipelines: finds the input files, inspects their columns and makes partitions."""
 
 from __future__ import annotations
 
@@ -44,44 +44,45 @@ from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.file_group import FileGroupTask
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-# How many files are looked at before a run, and how much of them together.
+# How many files are inspected before a run, and how many bytes of them in total.
 _MOST_CHECKED = 2000
 _MOST_CHECKED_REMOTE = 200
 _MOST_CHECKED_BYTES = 64 << 20
 _TEXT = "text"
 _KINDS = {str: _TEXT, list: "lists", dict: "objects", int: "numbers", float: "numbers", bool: "truth values"}
-"""What values are called, as in `json_records.KINDS`."""
+"""Names of value types, as in `json_records.KINDS`."""
 _PEEK_BYTES = 1 << 20
 _PEEK_FILES = 3
 _PEEK_ROW_FILES = 8
 _TEXT_FORMATS = ("csv", "text")
 _NOT_TEXT = (types.is_nested, types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
 _SEARCH_BYTES = 64 << 20
-"""How much to look through for a key that is not in the first records. Bytes and no time: what is found must not depend
-on the pace of the machine."""
+"""How many bytes to search for a key that is missing from the first records. A limit in bytes rather than time: the
+result must not depend on the speed of the machine.
+"""
 
 
 class FilePartitioningStage(SourceStage):
     """Finds files and groups or splits them; the first part of every reader.
 
-    Only a reader of Gristmill gets parts of files. Before any other stage, which opens the paths that it is given,
-    files stay whole, and JSONL and Parquet files are found unless `file_extensions` says otherwise.
+    Only built-in readers receive parts of files. For any other stage, which opens the paths that it receives, files
+    stay whole, and JSONL and Parquet files are found unless `file_extensions` is set.
 
     Args:
-        file_paths: A file, a folder (searched with its sub-folders), a glob, an fsspec URL, or a list of these.
-        files_per_partition: Whole files per partition.
-        blocksize: Partitions of about this size ("128MB"): small files are put together, large ones split.
-        file_extensions: Which files of a folder to take; a compression suffix may follow.
-        storage_options: Options of the file system, for URLs.
+        file_paths: A file, folder (searched recursively), glob or fsspec URL, or a list of these.
+        files_per_partition: Number of whole files per partition.
+        blocksize: Approximate partition size ("128MB"): small files are combined, large ones split.
+        file_extensions: Extensions of the files to read in a folder; a compression suffix may follow.
+        storage_options: File system options for URLs.
         limit: Read at most this many partitions.
-        format: What the files hold, which decides where they can be split.
-        fields: The only columns that the reader will give.
-        selection: The documents to read, where not all.
-        options: How files of formats besides JSONL and Parquet are read.
+        format: Format of the files, which decides where they can be split.
+        fields: The columns that the reader will return, if not all.
+        selection: The documents to read, if not all.
+        options: Options of formats other than JSONL and Parquet.
 
     Attributes:
-        found: The survey of the input, where somebody has just made one to tell its format; taken out by whoever uses
-            it, so that no copy of the stage uses it again later.
+        found: The survey of the input, if one was just made to detect its format; removed when used, so that no copy of
+            the stage uses it again later.
     """
 
     name = "file_partitioning"
@@ -106,8 +107,8 @@ class FilePartitioningStage(SourceStage):
     ) -> None:
         if files_per_partition is not None and blocksize is not None:
             raise UsageError(
-                f"files_per_partition={files_per_partition!r} and blocksize={blocksize!r} exclude each other: "
-                "give one, or neither for one partition per file."
+                f"files_per_partition={files_per_partition!r} and blocksize={blocksize!r} exclude each other: set "
+                "one, or neither for one partition per file."
             )
         self.file_paths = plain_paths(file_paths)
         self.files_per_partition = files_per_partition
@@ -123,7 +124,7 @@ class FilePartitioningStage(SourceStage):
         self.fields = field_names(fields)
         self.selection = self._selected = selection
         self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
-        if self.format not in RECORD_FORMATS:  # otherwise no part of the plan, as in outputs of earlier versions
+        if self.format not in RECORD_FORMATS:  # otherwise not part of the plan, as in outputs of earlier versions
             self.options = dict(options or {})
 
     def num_workers(self) -> int | None:
@@ -186,7 +187,7 @@ class FilePartitioningStage(SourceStage):
         return partitions
 
     def _groups_of_files(self, paths: list[str]) -> list[Partition]:
-        """Partitions of whole files, of whatever format, for a stage that opens them itself."""
+        """Partitions of whole files of any format, for a stage that opens them itself."""
         extensions = self.file_extensions or (*EXTENSIONS["jsonl"], *EXTENSIONS["parquet"])
         found = survey(self.file_paths, extensions=extensions, storage_options=self.storage_options)
         partitions = make_partitions(
@@ -216,10 +217,10 @@ class FilePartitioningStage(SourceStage):
             yield np.sort(np.append(block.rows, [bad.row for bad in block.bad]).astype(np.int64))
 
     def _without_other_formats(self, found: Survey) -> list[LeftOut]:
-        """What is left out of the input, once it is clear that leaving out files of another format was asked for.
+        """What is left out of the input, after checking that skipping files of another format was requested.
 
         Raises:
-            UsageError: There are some and nobody has said which to read.
+            UsageError: There are such files, and no format was chosen.
         """
         ready = {kind for kind in RECORD_FORMATS if kind != self.format}
         others = {
@@ -230,7 +231,7 @@ class FilePartitioningStage(SourceStage):
         if others and self._takes_all:
             some = list(others)[:_MOST_CHECKED_REMOTE]
             kinds = kinds_of(some, storage_options=self.storage_options)
-            # A file beside the data that only has such a name, like the description of a data set, is no data.
+            # A file beside the data that only has such a name, like the description of a dataset, is not data.
             real = [path for path in some if mismatch(path, kinds.get(path), others[path] or "jsonl") is None]
             if real:
                 raise self._mixture(found, real, others)
@@ -245,20 +246,20 @@ class FilePartitioningStage(SourceStage):
         )
         return UsageError(
             f"{self.file_paths} holds {FORMATS[self.format].label} files ({found.files[0].relative}) and "
-            f"{FORMATS[other].label} files ({named}), and {FORMATS[self.format].reader} reads only "
-            f"{FORMATS[self.format].label}. Say which to read: {choices} (on the command line: --input-filetype "
-            f"{self.format} or --input-filetype {other}); for all of them, one run for each.",
+            f"{FORMATS[other].label} files ({named}), but {FORMATS[self.format].reader} reads only "
+            f"{FORMATS[self.format].label}. Choose what to read: {choices} (on the command line: --input-filetype "
+            f"{self.format} or --input-filetype {other}); to read all of them, run once for each.",
             paths=self.file_paths,
         )
 
     def _kinds(self, files: Sequence[InputFile]) -> dict[str, str]:
-        """The JSON arrays among the files, once it is clear that files are what they are called.
+        """The JSON arrays among the files, after checking that files have the format that their names imply.
 
-        Looks at a bounded number of files, spread over all; of the rest each is looked at when it is opened. Those that
-        would be split are all looked at, because an array cannot be.
+        Checks a limited number of files, spread over all; the others are checked when they are opened. Files that would
+        be split are always checked, because an array cannot be split.
 
         Raises:
-            InputError: One is something else.
+            InputError: A file has another format.
         """
         most = _MOST_CHECKED if is_local(files[0].path) else _MOST_CHECKED_REMOTE
         most = max(1, min(most, _MOST_CHECKED_BYTES // HEADS[codec_of(files[0].path)]))
@@ -278,9 +279,12 @@ class FilePartitioningStage(SourceStage):
             elif kind == "json_array":
                 arrays[path] = kind
         if wrong:
-            others = " To leave it out, move it away or let its name begin with '_'." if len(files) > 1 else ""
+            others = " To skip it, move it away or begin its name with '_'." if len(files) > 1 else ""
             if len(wrong) > 1:
-                others += f" {len(wrong) - 1} more of the {len(kinds)} files looked at are not what they are called."
+                others += (
+                    f" {len(wrong) - 1} more of the {len(kinds)} files inspected have another format than their "
+                    "names imply."
+                )
             raise InputError(f"{wrong[0]}{others}", problems=wrong)
         return arrays
 
@@ -318,12 +322,12 @@ class FilePartitioningStage(SourceStage):
         if self.fields is None or found is None:
             return found
         for name in self.fields:
-            # A key that is rarer than planning can see may still turn up; one that cannot is a mistake.
+            # A key that is too rare for planning to see may still appear; one that cannot appear is a mistake.
             if name not in found.names and found.complete:
                 raise MissingColumnError(
-                    f"fields={list(self.fields)!r} of the reader names {name!r}, but there are only "
-                    f"{', '.join(map(repr, found.names)) or 'none'} (from {found.looked_at})."
-                    f"{did_you_mean(name, found.names)}",
+                    f"fields={list(self.fields)!r} of the reader contains {name!r}, which is missing (found: "
+                    f"{', '.join(map(repr, found.names)) or 'none'}, from "
+                    f"{found.looked_at}).{did_you_mean(name, found.names)}",
                     stage=self.name,
                     column=name,
                     available=list(found.names),
@@ -331,7 +335,7 @@ class FilePartitioningStage(SourceStage):
         return SourceColumns(self.fields, complete=True, looked_at="the fields of the reader", not_text=found.not_text)
 
     def _beside(self, surveyed: SourceFiles) -> str:
-        """A sentence about data of other formats that lies beside what is read; empty if there is none."""
+        """A sentence about data of other formats beside the input; empty if there is none."""
         others: dict[Format, str] = {}
         for item in surveyed.left_out:
             kind = format_of(item.relative)
@@ -364,20 +368,20 @@ def _format_of(extensions: Sequence[str] | None) -> Format:
 
 
 def plain_paths(file_paths: Paths) -> str | list[str]:
-    """Paths as text; recipes and plans hold plain values only.
+    """Paths as text; recipes and plans hold only plain values.
 
     Raises:
-        UsageError: It is no path and no list of paths.
+        UsageError: It is neither a path nor a list of paths.
     """
     if isinstance(file_paths, str | os.PathLike):
         return os.fspath(file_paths)
     if not isinstance(file_paths, Iterable):
-        raise UsageError(f"file_paths={file_paths!r}: give a file, a folder, a glob, a URL, or a list of these.")
+        raise UsageError(f"file_paths={file_paths!r}: must be a file, folder, glob or URL, or a list of these.")
     return [os.fspath(path) if isinstance(path, os.PathLike) else path for path in file_paths]
 
 
 def _read(partition: Partition, storage_options: Mapping[str, Any] | None) -> Iterator[Any]:
-    """The blocks of a partition of any format but Parquet."""
+    """The blocks of a partition of any format except Parquet."""
     read: Callable[..., Iterator[Block]] = read_row_blocks if partition.ranges[0].reading else read_blocks
     return read(partition, storage_options=storage_options)
 
@@ -385,13 +389,13 @@ def _read(partition: Partition, storage_options: Mapping[str, Any] | None) -> It
 def _row_columns(
     partitions: Sequence[Partition], *, uniform: bool, storage_options: Mapping[str, Any] | None
 ) -> SourceColumns | None:
-    """The columns of the first row of some files; those of others may turn up later, unless they are `uniform`."""
+    """The columns of the first row of some files; others may appear later, unless the files are `uniform`."""
     parts = {part.path: (partition, part) for partition in partitions for part in partition.ranges}
     some = list(parts.values())[: 1 if uniform else _PEEK_ROW_FILES]
     schemas: list[tuple[str, pa.Schema]] = []
     for partition, part in some:
         alone = replace(partition, ranges=(part,))
-        for block in read_row_blocks(alone, block_bytes=_PEEK_BYTES, storage_options=storage_options):
+        for block in read_row_blocks(alone, block_bytes=1, storage_options=storage_options):
             if block.table.num_columns:
                 schemas.append((part.relative, block.table.schema))
                 break
@@ -408,10 +412,10 @@ def _row_columns(
 def _jsonl_columns(
     partitions: Sequence[Partition], wanted: Sequence[str], *, storage_options: Mapping[str, Any] | None
 ) -> SourceColumns | None:
-    """The keys of the first records; keys in `wanted` that are not among them are looked for further on.
+    """The keys of the first records; missing keys in `wanted` are searched for in later records.
 
-    A key may be rare, or only in files of another source, so the search takes some of every part of the input until it
-    has found all that is wanted or looked through so many bytes. The result is complete where every record was seen.
+    A key may be rare, or only in files of another source, so the search samples every part of the input until it has
+    found all wanted keys or reached the limit of bytes. The result is complete if every record was seen.
     """
     names: dict[str, set[str]] = {}
     looked_for = set(wanted)
@@ -424,7 +428,7 @@ def _jsonl_columns(
         for partition in partitions:
             for piece in partition.ranges:
                 stored += piece.size if piece.whole or piece.end < 0 else piece.end - piece.start
-        # A large input is looked at in many places, a small one gone through.
+        # A large input is sampled in many places, a small one is read completely.
         share = max(_PEEK_BYTES, _SEARCH_BYTES // len(partitions)) if stored > _SEARCH_BYTES else _SEARCH_BYTES
         records = whole = seen = 0
         for number in _spread(len(partitions)):
@@ -451,16 +455,17 @@ def _take_keys(
     room: int,
     storage_options: Mapping[str, Any] | None,
 ) -> tuple[int, int, bool]:
-    """Add the keys of the partition's records to `names`, until about `room` bytes are seen or all wanted are there.
+    """Add the keys of the partition's records to `names`, until about `room` bytes are seen or all wanted are found.
 
-    Those that are wanted get the kinds of values that they have.
+    Wanted keys get the types of their values.
 
     Returns:
-        How many records and bytes were seen, and whether that is all of them.
+        The number of records and bytes seen, and whether these are all.
     """
     records = seen = 0
     for block in read_blocks(partition, block_bytes=_PEEK_BYTES, storage_options=storage_options):
-        # A process that only hands work out has no kernels; loading them would take far longer than a look without.
+        # A process that only distributes work has no kernels; loading them would take much longer than a look without
+        # them.
         looked = None if "numba" in sys.modules else _look(block, wanted)
         if looked is not None:
             for name, kinds in looked.items():
@@ -480,7 +485,7 @@ def _take_keys(
 
 
 def _look(block: RecordBlock, wanted: set[str]) -> dict[str, set[str]] | None:
-    """The keys of records, the wanted ones with the kinds of their values; None where a line is no plain record."""
+    """The keys of records, the wanted ones with the types of their values; None if a line is not a plain record."""
     import orjson
 
     names: dict[str, set[str]] = {}
@@ -497,7 +502,7 @@ def _look(block: RecordBlock, wanted: set[str]) -> dict[str, set[str]] | None:
 
 
 def _spread(count: int) -> Iterator[int]:
-    """The numbers below `count`, in such an order that the first of them lie far apart."""
+    """The numbers below `count`, ordered so that the first ones are far apart."""
     step = 1 << max(0, count - 1).bit_length()
     yield from range(0, count, step)
     while step > 1:

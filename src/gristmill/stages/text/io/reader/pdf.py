@@ -1,7 +1,7 @@
-"""Reads PDF files: their bytes by a reader, their text by a stage of its own.
+"""Reads PDF files: a reader reads their bytes, and a separate stage extracts the text.
 
-PDFium is a C++ library, and a file may crash or hang it. In a stage the engine finds the one document that does, and
-quarantines it.
+PDFium is a C++ library, and a file may crash or hang it. Inside a stage, the engine finds the one document that does,
+and quarantines it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from gristmill.tasks.document import DocumentBatch
 MAX_PDF_BYTES = 256 << 20
 _SHOWN_BYTES = 1 << 16
 _SIGNS = {0: None, 0xFFFE: None}
-"""PDFium's mark for a hyphen at the end of a line, whose word it has joined; and zeros, which are no text."""
+"""PDFium's mark for a hyphen at the end of a line, whose word it has joined; and zeros, which are not text."""
 _PASSWORD_NEEDED = 4
 """PDFium's error code."""
 
 
 class PdfReader(RowReader):
-    """Reads PDF files, a document per file: the text of its pages, with a blank line between them.
+    """Reads PDF files, one document per file: the text of its pages, separated by blank lines.
 
-    Columns are `text`, `pages` (how many), `file_name` and `id`. Files that are encrypted, broken, too large or take
-    too long are quarantined; those without any text, such as scans, are dropped (`no_text`).
+    Columns are `text`, `pages` (their number), `file_name` and `id`. Files that are encrypted, broken, too large or too
+    slow are quarantined; those without any text, such as scans, are dropped (`no_text`).
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
-        max_pages: Read only the first pages of each file.
-        max_file_bytes: A larger file is quarantined.
-        time_limit_s: How long a file may take before it is quarantined; needs a worker process.
-        **options: Those of `RowReader`.
+        file_paths: A file, folder, glob or URL, or a list of these.
+        max_pages: Maximum number of pages to read per file.
+        max_file_bytes: Larger files are quarantined.
+        time_limit_s: Maximum time per file; slower files are quarantined. Needs a worker process.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(PdfReader("reports/", time_limit_s=20))
@@ -79,13 +79,13 @@ class PdfReader(RowReader):
 
 
 class PdfExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Makes text of PDF files: replaces their bytes by the text of their pages.
+    """Extracts text from PDF files: replaces their bytes by the text of their pages.
 
     Args:
-        max_pages: Read only the first pages of each file.
-        max_file_bytes: A larger file is quarantined (`record_too_large`).
-        pdf_field: The column with the files, which is removed.
-        fields: Only these columns.
+        max_pages: Maximum number of pages to read per file.
+        max_file_bytes: Larger files are quarantined (`record_too_large`).
+        pdf_field: Column that holds the files; it is removed.
+        fields: Columns to keep; all by default.
 
     Example:
         >>> pipeline.add_stage(PdfExtractor(max_pages=100))
@@ -103,7 +103,7 @@ class PdfExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         fields: Any = None,
     ) -> None:
         if max_pages is not None and (isinstance(max_pages, bool) or not isinstance(max_pages, int) or max_pages < 1):
-            raise UsageError(f"max_pages={max_pages!r}: give a whole number of pages, at least 1.", value=max_pages)
+            raise UsageError(f"max_pages={max_pages!r}: must be a whole number, at least 1.", value=max_pages)
         parse_size(max_file_bytes, name="max_file_bytes")
         self.max_pages = max_pages
         self.max_file_bytes = max_file_bytes
@@ -121,7 +121,7 @@ class PdfExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], ["text", "pages"] if self.fields is None else self.fields
 
     def process(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with texts for files, without those that have none."""
+        """The batch with the text of its files, without those that have none."""
         kept: list[int] = []
         texts: list[str] = []
         pages: list[int] = []
@@ -174,11 +174,11 @@ class PdfExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
             document.close()
 
     def _set_aside(self, batch: DocumentBatch, row: int, content: bytes, cause: str, detail: str) -> None:
-        """Quarantine a file, with no more than the beginning of a large one."""
+        """Quarantine a file, keeping only the beginning of a large one."""
         one = batch.slice(row, 1)
         one = one.with_column(self.pdf_field, pa.array([content[:_SHOWN_BYTES]], pa.large_binary()))
         batch.note_quarantine(quarantined_row(one, 0, stage=self.name, cause=cause, detail=detail))
 
 
 class _BrokenPdfError(Exception):
-    """A file that gives no text: cause and detail."""
+    """A file without extractable text: cause and detail."""

@@ -1,4 +1,4 @@
-"""Reads files of formats besides JSONL and Parquet: what all their readers share."""
+"""Reads files of formats other than JSONL and Parquet: what all their readers share."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from gristmill.tasks.file_group import FileGroupTask
 
 
 class RowReaderStage(ReaderStage):
-    """Turns a group of files into batches, as they are read; each file says in the plan how it is read.
+    """Turns a group of files into batches; the plan holds for each file how to read it.
 
     Args:
-        format: What the files hold.
-        options: How they are read, as the module of their format in `gristmill.storage.row_formats` understands it.
-        fields: Only these columns.
-        batch_bytes: About how much a batch holds.
-        max_record_bytes: A larger document is quarantined.
-        storage_options: Options of the file system, for URLs.
-        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+        format: Format of the files.
+        options: Options of the format, as defined by its module in `gristmill.storage.row_formats`.
+        fields: Columns to read; all by default.
+        batch_bytes: Approximate amount of data per batch.
+        max_record_bytes: Larger documents are quarantined.
+        storage_options: File system options for URLs.
+        errors: How to handle text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes with
             U+FFFD and count the document as changed.
     """
 
@@ -84,29 +84,29 @@ class RowReaderStage(ReaderStage):
         return self.table_batches(partition, read, task.dataset_name)
 
     def _ad_hoc_partition(self, task: FileGroupTask) -> Partition:
-        """The partition of a task that was made by hand: its files, whole."""
+        """The partition of a hand-made task: its files as a whole."""
         files = list_files(list(task.data), extensions=EXTENSIONS[self.format], storage_options=self.storage_options)
         reading = reading_of(self.format, self.options)
         return make_partitions(files, format=self.format, files_per_partition=max(1, len(files)), reading=reading)[0]
 
 
 class RowReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """What readers of files besides JSONL and Parquet have in common.
+    """Base class of the readers of formats other than JSONL and Parquet.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
-            are skipped.
-        files_per_partition: Whole files per partition.
-        blocksize: Partitions of about this size; small files are put together.
-        fields: Only these columns.
-        file_extensions: Which files of a folder to take.
+        file_paths: A file, folder, glob or URL, or a list of these. In folders, names that begin with `_` or `.` are
+            skipped.
+        files_per_partition: Number of whole files per partition.
+        blocksize: Approximate partition size; small files are combined.
+        fields: Columns to read; all by default.
+        file_extensions: Extensions of the files to read in a folder.
         limit: Read at most this many partitions.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
-        sample: Only a random share of the documents, such as 0.01.
-        seed: Another seed gives another sample.
-        max_record_bytes: A larger document is quarantined.
-        storage_options: Options of the file system, for URLs.
-        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+        sample: Fraction of documents to sample at random, such as 0.01.
+        seed: Random seed of the sample.
+        max_record_bytes: Larger documents are quarantined.
+        storage_options: File system options for URLs.
+        errors: How to handle text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes with
             U+FFFD and count the document as changed.
     """
 
@@ -140,10 +140,10 @@ class RowReader(CompositeStage[EmptyTask, DocumentBatch]):
         self.max_record_bytes = max_record_bytes
         self.storage_options = storage_options
         self.errors = errors
-        self.decompose()  # refuses options that cannot work
+        self.decompose()  # refuses invalid options
 
     def options(self) -> dict[str, Any]:
-        """How files of this format are read; what is None is left to the format."""
+        """Options of this format; None leaves the choice to the format."""
         return {}
 
     def inputs(self) -> Spec:
@@ -182,28 +182,26 @@ class RowReader(CompositeStage[EmptyTask, DocumentBatch]):
 
 
 def one_of(reader: str, name: str, value: str, known: Sequence[str]) -> str:
-    """`value`, once it is clear that it is one of the known ones.
+    """Returns `value` if it is a known one.
 
     Raises:
-        UsageError: It is not.
+        UsageError: It is unknown.
     """
     if value not in known:
-        raise UsageError(f"{reader}({name}={value!r}): give one of {', '.join(map(repr, known))}.", value=value)
+        raise UsageError(f"{reader}({name}={value!r}): must be one of {', '.join(map(repr, known))}.", value=value)
     return value
 
 
 def known_encoding(reader: str, encoding: str | None) -> str | None:
-    """`encoding`, once it is clear that there is such an encoding of text.
+    """Returns `encoding` if there is a text encoding of this name.
 
     Raises:
-        UsageError: There is not.
+        UsageError: There is none.
     """
     if encoding is not None:
         try:
             "".encode(encoding)
         except LookupError as error:
-            told = (
-                f"{reader}(encoding={encoding!r}): there is no such encoding. Usual ones are latin-1, cp1252, utf-16."
-            )
+            told = f"{reader}(encoding={encoding!r}): unknown encoding. Common ones are latin-1, cp1252, utf-16."
             raise UsageError(told, value=encoding) from error
     return encoding

@@ -12,16 +12,16 @@ from gristmill.storage.formats import Format
 
 
 class CsvReader(RowReader):
-    """Reads CSV and TSV, compressed or not; every value stays the text that it is, an empty one without quotes is null.
+    """Reads CSV and TSV, compressed or not; every value stays text, and an empty value without quotes is null.
 
-    A line with too many or too few values is quarantined, and the rest goes on.
+    A line with too many or too few values is quarantined, and reading continues.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
-        delimiter: What separates values; by default a tab in `.tsv`, otherwise the one the header seems to have.
-        column_names: The columns, for files without a header.
-        encoding: The encoding of the files; by default UTF-8, or UTF-16 where a byte order mark says so.
-        **options: Those of `RowReader`.
+        file_paths: A file, folder, glob or URL, or a list of these.
+        delimiter: Separator of values. Defaults to a tab for `.tsv`, otherwise it is detected from the header.
+        column_names: Column names, for files without a header.
+        encoding: Encoding of the files. Defaults to UTF-8, or UTF-16 if there is a byte order mark.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(CsvReader("posts.csv.gz", fields=["id", "body"]))
@@ -39,7 +39,7 @@ class CsvReader(RowReader):
         **options: Any,
     ) -> None:
         if delimiter is not None and len(delimiter) != 1:
-            raise UsageError(f"CsvReader(delimiter={delimiter!r}): give one character.", value=delimiter)
+            raise UsageError(f"CsvReader(delimiter={delimiter!r}): must be a single character.", value=delimiter)
         self.delimiter = delimiter
         self.column_names = None if column_names is None else list(column_names)
         self.encoding = known_encoding("CsvReader", encoding)
@@ -53,8 +53,8 @@ class ArrowReader(RowReader):
     """Reads Arrow files: Feather, the IPC file format and IPC streams.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
-        **options: Those of `RowReader`.
+        file_paths: A file, folder, glob or URL, or a list of these.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(ArrowReader("dataset/"))
@@ -68,16 +68,16 @@ class ArrowReader(RowReader):
 
 
 class SqlReader(RowReader):
-    """Reads a table or a query of an SQLite or DuckDB file; the file is only read, and no other one is touched.
+    """Reads a table or query of an SQLite or DuckDB file, opened read-only; no other file is touched.
 
-    A database is one partition. Rows come in the order of the query, which has to be the same every time for a run to
-    be resumed: end the query with ORDER BY. DuckDB files need the extra `sql`.
+    A database is one partition. Rows come in the order of the query, which must be the same every time for a run to
+    resume: end the query with ORDER BY. DuckDB files need the extra `sql`.
 
     Args:
-        file_paths: The database file, or several.
-        query: One SELECT.
-        table: A table or a view, instead of a query; by default the only one.
-        **options: Those of `RowReader`.
+        file_paths: One or more database files.
+        query: A single SELECT statement.
+        table: A table or view, instead of a query; defaults to the only one.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(SqlReader("forum.sqlite", query="SELECT id, body AS text FROM posts ORDER BY id"))
@@ -88,7 +88,7 @@ class SqlReader(RowReader):
 
     def __init__(self, file_paths: Paths, query: str | None = None, table: str | None = None, **options: Any) -> None:
         if query is not None and table is not None:
-            raise UsageError("SqlReader: give query or table, not both.", query=query, table=table)
+            raise UsageError("SqlReader: pass query or table, not both.", query=query, table=table)
         self.query = query
         self.table = table
         super().__init__(file_paths, **options)

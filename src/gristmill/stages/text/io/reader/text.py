@@ -1,4 +1,4 @@
-"""Reads plain text, Markdown and HTML, also in archives: a document per file, per line or per paragraph."""
+"""Reads plain text, Markdown and HTML, also in archives: one document per file, line or paragraph."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class TextReader(RowReader):
     """Reads text files (`.txt`, `.md`, compressed or not); columns are `text`, `file_name` and `id`.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
-        document: What a document is: a `file`, a `line`, or a `paragraph` (what lies between blank lines).
-        text_field: The column that gets the text.
-        encoding: The encoding of the files; by default UTF-8, or UTF-16 where a byte order mark says so.
-        **options: Those of `RowReader`.
+        file_paths: A file, folder, glob or URL, or a list of these.
+        document: Unit of a document: a `file`, a `line`, or a `paragraph` (separated by blank lines).
+        text_field: Column for the text.
+        encoding: Encoding of the files. Defaults to UTF-8, or UTF-16 if there is a byte order mark.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(TextReader("books/", document="paragraph"))
@@ -51,8 +51,8 @@ class HtmlReader(RowReader):
     `HtmlExtractor` turns the pages into text.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
-        **options: Those of `RowReader`.
+        file_paths: A file, folder, glob or URL, or a list of these.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(HtmlReader("site/")).add_stage(HtmlExtractor())
@@ -68,16 +68,16 @@ class HtmlReader(RowReader):
 class ArchiveReader(RowReader):
     """Reads text and HTML files inside archives: `.tar` (compressed or not), `.tgz` and `.zip`.
 
-    Nothing is unpacked. Links, and members whose paths are absolute or lead out of the archive, are quarantined and
-    never followed. Columns are those of `TextReader` or of `HtmlReader`.
+    Nothing is unpacked to disk. Links, and members whose paths are absolute or lead out of the archive, are quarantined
+    and never followed. Columns are those of `TextReader` or `HtmlReader`.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
-        content: Which members to read: `text` or `html`; by default the kind of the first one in an archive.
-        document: What a document is in a text: the `file`, a `line`, or a `paragraph`.
-        text_field: The column that gets the text.
-        encoding: The encoding of texts; by default UTF-8, or UTF-16 where a byte order mark says so.
-        **options: Those of `RowReader`.
+        file_paths: A file, folder, glob or URL, or a list of these.
+        content: Members to read: `text` or `html`; defaults to the type of the first one in an archive.
+        document: Unit of a document in a text: the `file`, a `line`, or a `paragraph`.
+        text_field: Column for the text.
+        encoding: Encoding of texts. Defaults to UTF-8, or UTF-16 if there is a byte order mark.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(ArchiveReader("books.tar.gz"))

@@ -23,24 +23,24 @@ _TYPE, _BODIES = "record_type", ("html", "text")
 
 
 class WarcReader(RowReader):
-    """Reads the pages of WARC, WET and ARC files, compressed by gzip or Zstandard or not.
+    """Reads the pages of WARC, WET and ARC files, uncompressed or compressed with gzip or Zstandard.
 
     Columns are `id` (the WARC-Record-ID), `url`, `date`, `record_type`, `status`, `content_type`, `charset`,
     `language`, `digest`, `truncated`, `file_name`, `offset` and `length` (the range of the stored file), and `html`:
-    the bytes of the page, without chunks and compression. Records of WET files have `text` instead. `HtmlExtractor`
-    makes text of `html`.
+    the bytes of the page, with chunked encoding and compression removed. Records of WET files have `text` instead.
+    `HtmlExtractor` extracts text from `html`.
 
-    A page whose media type is not among `media_types` is dropped with the reason `media_type`, a revisit (the crawler
-    had the same page before) with `revisit`. Requests, metadata and other records that are no pages are not documents;
-    they are counted as figures of the reader (`skipped_request` and so on). What is damaged is quarantined, record by
-    record, and reading goes on with the next one.
+    A page whose media type is not in `media_types` is dropped with the reason `media_type`, a revisit (the crawler had
+    seen the same page before) with `revisit`. Requests, metadata and other records that are not pages do not count as
+    documents; the reader counts them as metrics (`skipped_request` and so on). Damaged records are quarantined
+    individually, and reading continues with the next one.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
-        record_types: Which records are documents; a `revisit` has no body.
-        media_types: Which pages to keep, by their declared or identified media type; an empty list keeps all.
-        max_body_bytes: A larger page is quarantined, before it takes the memory.
-        **options: Those of `RowReader`.
+        file_paths: A file, folder, glob or URL, or a list of these.
+        record_types: Record types that are documents; a `revisit` has no body.
+        media_types: Pages to keep, by their declared or identified media type; an empty list keeps all.
+        max_body_bytes: Larger pages are quarantined before they use memory.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(WarcReader("crawl/")).add_stage(HtmlExtractor())
@@ -62,7 +62,7 @@ class WarcReader(RowReader):
         for kind in field_names(record_types) or ():
             one_of("WarcReader", "record_types", kind, RECORD_TYPES)
         if any("/" not in kind for kind in field_names(media_types) or ()):
-            raise UsageError(f"WarcReader(media_types={media_types!r}): give media types such as 'text/html'.")
+            raise UsageError(f"WarcReader(media_types={media_types!r}): must be media types such as 'text/html'.")
         self.record_types = record_types
         self.media_types = media_types
         self.max_body_bytes = max_body_bytes
@@ -85,11 +85,11 @@ class WarcReader(RowReader):
 
 
 class WarcPages(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Drops the records that are no pages of the wanted kind, each with its reason; the second part of `WarcReader`.
+    """Drops records that are not pages of the wanted type, each with its reason; the second part of `WarcReader`.
 
     Args:
-        record_types: Which records are documents.
-        fields: The only columns to keep.
+        record_types: Record types that are documents.
+        fields: Columns to keep; all by default.
     """
 
     name = "warc_pages"

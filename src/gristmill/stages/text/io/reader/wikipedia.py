@@ -13,19 +13,19 @@ PAGE_KINDS = ("article", "list", "disambiguation", "redirect")
 
 
 class WikipediaReader(RowReader):
-    """Reads dumps of MediaWiki (`.xml`, `.xml.bz2`), a document per page, its wikitext turned into text.
+    """Reads MediaWiki dumps (`.xml`, `.xml.bz2`), one document per page, with wikitext converted to text.
 
-    Columns are `text`, `id`, `title`, `url`, `language`, `kind` and `timestamp`. A bzip2 dump of many streams (the
-    `-multistream` ones of Wikimedia) is split at its streams, by its index where that lies beside it.
+    Columns are `text`, `id`, `title`, `url`, `language`, `kind` and `timestamp`. A multistream bzip2 dump (Wikimedia's
+    `-multistream` files) is split at its streams, by its index if that is beside it.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
-        kinds: The pages to read: `article`, `list` ("List of …"), `disambiguation`, `redirect`.
-        namespaces: The namespaces to read; 0 holds the articles.
-        language: Of the wiki; by default what the dump says.
-        tables: `rows` gives a line per row of a table, `drop` leaves tables out.
-        wikitext_field: A column for the page as its authors wrote it; by default none.
-        **options: Those of `RowReader`.
+        file_paths: A file, folder, glob or URL, or a list of these.
+        kinds: Pages to read: `article`, `list` ("List of …"), `disambiguation`, `redirect`.
+        namespaces: Namespaces to read; 0 holds the articles.
+        language: Language of the wiki; defaults to the one stated in the dump.
+        tables: `rows` writes one line per table row, `drop` removes tables.
+        wikitext_field: Column for the original wikitext; none by default.
+        **options: See `RowReader`.
 
     Example:
         >>> pipeline.add_stage(WikipediaReader("simplewiki-20240101-pages-articles-multistream.xml.bz2"))

@@ -1,4 +1,4 @@
-"""Writes JSONL; a record that no stage changed leaves with the bytes it came with."""
+"""Writes JSONL; a record that no stage changed is written with its original bytes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SUFFIXES = {None: "", "none": "", "gzip": ".gz", "gz": ".gz", "zstd": ".zst", "
 class JsonlWriter(BaseWriter):
     """Writes documents as JSONL.
 
-    NaN and the infinities, which Parquet has and JSON has not, are written as null. A path that ends with `.jsonl.gz`
-    says how to compress.
+    NaN and infinities, which exist in Parquet but not in JSON, are written as null. A path that ends with `.jsonl.gz`
+    sets the compression.
 
     Example:
         >>> pipeline.add_stage(JsonlWriter(path="clean/", compression="zstd"))
@@ -48,7 +48,7 @@ class JsonlWriter(BaseWriter):
             self.compression = codec_of(self.path)
         if self.compression not in _SUFFIXES:
             raise UsageError(
-                f"JsonlWriter(compression={self.compression!r}): give None, 'gzip', 'zstd' or 'bz2'.",
+                f"JsonlWriter(compression={self.compression!r}): must be None, 'gzip', 'zstd' or 'bz2'.",
             )
 
     @property

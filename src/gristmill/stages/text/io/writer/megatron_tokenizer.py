@@ -1,4 +1,4 @@
-"""Writes documents as Megatron's `.bin` and `.idx`, with the names and parameters that scripts know."""
+"""Writes documents as Megatron's `.bin` and `.idx`, with the names and parameters of existing scripts."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _EXTENSIONS = (".bin", ".idx")
 
 
 class MegatronTokenizerWriter(TokenWriter):
-    """Tokenizes documents and writes Megatron's indexed data set, a `.bin` and an `.idx` per partition.
+    """Tokenizes documents and writes Megatron's indexed dataset, a `.bin` and an `.idx` per partition.
 
     `TokenWriter(format="megatron")` does the same and can also pack documents and limit the size of shards.
 
     Args:
-        path: The folder to write to.
-        file_extension: `.bin` and `.idx`; there is no other choice.
-        write_kwargs: `storage_options` of the file system.
-        name: Of the stage.
+        path: Output folder.
+        file_extension: `.bin` and `.idx`; other values are errors.
+        write_kwargs: `storage_options` for the file system.
+        name: Name of the stage.
         mode: How to treat existing files, as for other writers.
-        append_mode_implemented: False; `mode="ignore"` adds partitions that are not there yet.
+        append_mode_implemented: False; `mode="ignore"` adds partitions that do not exist yet.
         model_identifier: The tokenizer: a folder, a `tokenizer.json` or SentencePiece file, `package:NAME` or a hub id.
-        cache_dir: Where downloads of the hub are kept.
-        hf_token: An access token for gated models; it is never shown.
-        text_field: The column with the text.
-        tokenization_batch_size: Accepted for scripts that give one; batches follow the size of the texts.
-        append_eod: Append the end token to every document.
+        cache_dir: Cache folder for hub downloads.
+        hf_token: Access token for gated models; it is never shown.
+        text_field: Column that holds the text.
+        tokenization_batch_size: Accepted for compatibility and ignored; batches follow the size of the texts.
+        append_eod: Append the end-of-text token to every document.
         transformers_init_kwargs: Options for transformers' `from_pretrained`, which then loads the tokenizer.
 
     Raises:
-        UsageError: (a ValueError) There is no `model_identifier`, or another option cannot work.
+        UsageError: (a ValueError) `model_identifier` is missing, or another option is invalid.
 
     Example:
         >>> pipeline.add_stage(MegatronTokenizerWriter("tokens/", model_identifier="my-tokenizer/", append_eod=True))
@@ -72,7 +72,7 @@ class MegatronTokenizerWriter(TokenWriter):
         if append_mode_implemented:
             raise UsageError(
                 "MegatronTokenizerWriter(append_mode_implemented=True): there is no append mode; mode='ignore' adds "
-                "partitions that are not there yet."
+                "partitions that do not exist yet."
             )
         settings = dict(write_kwargs or {})
         options = settings.pop("storage_options", None)
@@ -105,7 +105,7 @@ class MegatronTokenizerWriter(TokenWriter):
         tokens_batch: Sequence[Sequence[int]],
         sequence_lengths: list[int],
     ) -> None:
-        """Append token lists to an open `.bin`, and their lengths to `sequence_lengths`; for scripts of their own."""
+        """Append token lists to an open `.bin`, and their lengths to `sequence_lengths`; for use in scripts."""
         for tokens in tokens_batch:
             row = [*tokens, eod_token_id] if self.append_eod else list(tokens)
             bin_file.write(np.array(row, token_dtype).tobytes())
@@ -114,7 +114,7 @@ class MegatronTokenizerWriter(TokenWriter):
     def write_idx_data(
         self, file_prefix: str, token_size: int, token_dtype_code: int, sequence_lengths: Sequence[int]
     ) -> None:
-        """Write the `.idx` that belongs to a `.bin` with sequences of these lengths; for scripts of their own."""
+        """Write the `.idx` for a `.bin` with sequences of these lengths; for use in scripts."""
         names = {code: name for name, code in DTYPE_CODES.items()}
         if token_dtype_code not in names or np.dtype(names[token_dtype_code]).itemsize != token_size:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Writes Parquet with the types that the documents have, and no index column."""
+"""Writes Parquet with the types of the documents, and no index column."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from gristmill.tasks.document import DocumentBatch
 
 
 def _numbered(path: str, number: int) -> str:
-    """The path of the file number `number` of a partition; `~` is in no partition's id."""
+    """Path of file number `number` of a partition; `~` does not occur in partition ids."""
     return path if number == 0 else f"{path.removesuffix('.parquet')}~{number}.parquet"
 
 
 class _ParquetPart:
     """The Parquet output of one partition.
 
-    A file has one schema. Records of JSONL need not: where a later batch has other columns or types, a new file
-    begins.
+    A file has one schema. JSONL records need not: if a later batch has other columns or types, a new file begins.
     """
 
     def __init__(self, path: str, compression: str | None, storage_options: Mapping[str, Any] | None) -> None:
@@ -103,7 +102,7 @@ class ParquetWriter(BaseWriter):
         for piece in pieces:
             with open_parquet(piece.path, storage_options=self.storage_options) as opened:
                 schemas.append(opened.schema_arrow)
-        # Neighbours with one schema share a file, as if they had been appended one after the other.
+        # Neighbours with the same schema share a file, as if they had been appended one after the other.
         numbers = [0]
         for before, after in pairwise(schemas):
             numbers.append(numbers[-1] + (not after.equals(before, check_metadata=True)))

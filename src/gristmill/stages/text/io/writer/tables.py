@@ -29,10 +29,10 @@ _ARROW_CODECS = {None: None, "none": None, "zst": "zstd", "zstd": "zstd", "lz4":
 
 
 class CsvWriter(BaseWriter):
-    """Writes documents as CSV with a header, or as TSV where the delimiter is a tab.
+    """Writes documents as CSV with a header, or as TSV if the delimiter is a tab.
 
     Texts are quoted, a null is an empty value without quotes, lists and objects are JSON; `CsvReader` reads all values
-    back as text. Where documents of a partition have other columns than those before, a new file begins.
+    back as text. If documents of a partition have other columns than those before, a new file begins.
 
     Example:
         >>> pipeline.add_stage(CsvWriter(path="clean/", fields=["id", "text"], compression="gz"))
@@ -54,9 +54,11 @@ class CsvWriter(BaseWriter):
     ) -> None:
         super().__init__(path, write_kwargs, fields, mode, compression=compression, storage_options=storage_options)
         if len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
-            raise UsageError(f"CsvWriter(delimiter={delimiter!r}): give one ASCII character, such as ',' or a tab.")
+            raise UsageError(
+                f"CsvWriter(delimiter={delimiter!r}): must be a single ASCII character, such as ',' or a tab."
+            )
         if self.compression not in _SUFFIXES:
-            raise UsageError(f"CsvWriter(compression={self.compression!r}): give None, 'gzip', 'zstd' or 'bz2'.")
+            raise UsageError(f"CsvWriter(compression={self.compression!r}): must be None, 'gzip', 'zstd' or 'bz2'.")
         self.delimiter = delimiter
 
     @property
@@ -79,7 +81,7 @@ class CsvWriter(BaseWriter):
 
 
 class ArrowWriter(BaseWriter):
-    """Writes documents as Arrow files (IPC file format, also called Feather), which other tools map into memory.
+    """Writes documents as Arrow files (IPC file format, also called Feather), which other tools can memory-map.
 
     Example:
         >>> pipeline.add_stage(ArrowWriter(path="clean/", compression="zstd"))
@@ -101,7 +103,7 @@ class ArrowWriter(BaseWriter):
     ) -> None:
         super().__init__(path, write_kwargs, fields, mode, compression=compression, storage_options=storage_options)
         if self.compression not in _ARROW_CODECS:
-            raise UsageError(f"ArrowWriter(compression={self.compression!r}): give None, 'zstd' or 'lz4'.")
+            raise UsageError(f"ArrowWriter(compression={self.compression!r}): must be None, 'zstd' or 'lz4'.")
 
     def encode(self, batch: DocumentBatch) -> pa.Table:
         return chosen(batch, self.fields)
@@ -121,7 +123,7 @@ class ArrowWriter(BaseWriter):
 
 
 def chosen(batch: DocumentBatch, fields: Sequence[str] | None) -> pa.Table:
-    """The columns to write, without what another library has noted about the table."""
+    """The columns to write, without metadata of other libraries."""
     names = None if fields is None else [name for name in fields if batch.columns.has(name)]
     return batch.columns.table(names).replace_schema_metadata(None)
 

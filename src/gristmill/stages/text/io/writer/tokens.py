@@ -43,44 +43,44 @@ if TYPE_CHECKING:
 _TABLES = ("parquet", "arrow")
 _STREAMS = ("mds", "litdata")
 _STREAM_TOKENS = 1 << 25
-"""Shards of streaming formats are fetched whole, so they have a size by default."""
+"""Shards of streaming formats are downloaded as a whole, so they are limited by default."""
 
 
 class TokenWriter(BaseWriter):
     """Tokenizes documents and writes the tokens as training data.
 
-    Every partition becomes one shard, or several with `shard_tokens`. No token is ever cut off: a document that is
-    longer than a shard gets a shard of its own, and packing only moves tokens around. The record of the run has the
-    place of every document (`gristmill tokens inspect` shows it), and `summary.json` there the totals.
+    Every partition becomes one shard, or several with `shard_tokens`. No token is ever lost: a document longer than a
+    shard gets its own shard, and packing only rearranges tokens. The record of the run holds the position of every
+    document (`gristmill tokens inspect` shows it) and the totals in `summary.json`.
 
-    A document without text (empty or null) has no tokens but the end token. Without one it keeps an entry of length 0
-    in Megatron, NumPy, Parquet and Arrow files, and is no sample of its own in packed sequences, MDS and LitData.
+    A document without text (empty or null) consists of the end-of-text token only. Without that token it keeps an entry
+    of length 0 in Megatron, NumPy, Parquet and Arrow files, and does not appear in packed sequences, MDS and LitData.
 
     Args:
-        path: The folder to write to.
+        path: Output folder.
         tokenizer: A folder with a `tokenizer.json` or SentencePiece model (or anything that transformers loads), the
             file itself, `package:NAME`, or a hub id.
         format: `megatron` (.bin and .idx), `numpy` (.npy and .bounds.npy), `parquet` or `arrow` (token lists in
             `input_ids`), `mds` (MosaicML Streaming) or `litdata` (for its `TokensLoader`).
-        text_field: The column with the text.
-        append_eod: Append the end token to every document.
-        eod_token: The end token or its id; by default the one that the tokenizer states.
-        add_special_tokens: Add the tokens that the tokenizer puts around a text, such as a start token.
-        token_dtype: The type of a token, `uint16`, `uint32`, `int32` or `int64`; `auto` takes the smallest that holds
-            the vocabulary and that readers of the format know (Parquet and Arrow: `int32`).
+        text_field: Column that holds the text.
+        append_eod: Append the end-of-text token to every document.
+        eod_token: The end-of-text token or its id; defaults to the tokenizer's.
+        add_special_tokens: Add the tokenizer's special tokens around each text, such as a start token.
+        token_dtype: Integer type of a token: `uint16`, `uint32`, `int32` or `int64`; `auto` uses the smallest that fits
+            the vocabulary and is supported by readers of the format (Parquet and Arrow: `int32`).
         sequence_length: Pack documents into sequences of this length.
         pack: How to pack: `concatenate` (sequences run across documents), `documents` (no sequence mixes documents)
             or `best_fit` (whole documents share sequences, cut only if longer than one). Default: `concatenate`.
-        pad_token: The token that fills sequences, or its id; by default that of the tokenizer, else the end token.
-        shard_tokens: The most tokens of a shard; by default no limit, and 33,554,432 for `mds` and `litdata`.
-        id_field: The column with the documents' ids, for the list of places.
+        pad_token: The padding token or its id; defaults to the tokenizer's, otherwise the end-of-text token.
+        shard_tokens: Maximum number of tokens per shard; by default no limit, and 33,554,432 for `mds` and `litdata`.
+        id_field: Column that holds document ids, for the list of positions.
         fields: Columns to keep beside the tokens (Parquet and Arrow without packing only).
         mode: How to treat existing files, as for other writers.
-        compression: Of Parquet (default `zstd`) and Arrow files.
-        cache_dir: Where downloads of the hub are kept.
-        hf_token: An access token for gated models; it is never shown.
+        compression: Compression of Parquet (default `zstd`) and Arrow files.
+        cache_dir: Cache folder for hub downloads.
+        hf_token: Access token for gated models; it is never shown.
         transformers_init_kwargs: Options for transformers' `from_pretrained`, which then loads the tokenizer.
-        storage_options: Options of the file system, for URLs.
+        storage_options: File system options for URLs.
 
     Raises:
         UsageError: Options contradict each other.
@@ -126,7 +126,7 @@ class TokenWriter(BaseWriter):
             self._check_choice("pack", pack, PACKS)
         for option, value in (("sequence_length", sequence_length), ("shard_tokens", shard_tokens)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UsageError(f"{self._called(option, value)}: give a whole number, at least 1.")
+                raise UsageError(f"{self._called(option, value)}: must be a whole number, at least 1.")
         if pack is not None and sequence_length is None:
             raise UsageError(f"{self._called('pack', pack)} needs sequence_length, the length to pack to.")
         if shard_tokens is not None and sequence_length is not None and shard_tokens < sequence_length:
@@ -181,13 +181,13 @@ class TokenWriter(BaseWriter):
         return ["data"], [self.text_field, *(self.fields or ())]
 
     def content_digest(self) -> str | None:
-        """That of the tokenizer's files, if they are here."""
+        """The fingerprint of the tokenizer's files, if they are on this machine."""
         return self._source.digest()
 
     # --- the tokenizer ---
 
     def check_environment(self) -> None:
-        """Refuse a tokenizer that is missing, or that has no end token or too many tokens for what was asked."""
+        """Refuse a tokenizer that is missing, has no end-of-text token, or is too large for the requested type."""
         if self._source.is_here():
             _ = self.layout
 
@@ -197,12 +197,12 @@ class TokenWriter(BaseWriter):
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the tokenizer from local files, once per worker."""
-        # A worker uses the processors that its stage asked for.
+        # A worker uses the CPU cores that its stage requested.
         self._source.load(threads=None if worker_metadata is None else self.resources.cpus > 1)
         _ = self.layout
 
     def teardown(self) -> None:
-        """Forget the tokenizer."""
+        """Release the tokenizer."""
         self._source.forget()
         self._layout = None
 
@@ -213,7 +213,7 @@ class TokenWriter(BaseWriter):
 
     @property
     def eod_id(self) -> int | None:
-        """The id of the end token, None if none is appended.
+        """The id of the end-of-text token, None if none is appended.
 
         Raises:
             UsageError: The tokenizer has none.
@@ -223,17 +223,17 @@ class TokenWriter(BaseWriter):
         found = self.encoder.token_id("eos_token", self.eod_token)
         if found is None:
             raise UsageError(
-                f"append_eod: the tokenizer {self.tokenizer} does not say which token ends a document. "
+                f"append_eod: the tokenizer {self.tokenizer} does not define an end-of-text token. "
                 f"{self.encoder.told_special_tokens()} Pass one as eod_token, or append_eod=False."
             )
         return found
 
     @property
     def layout(self) -> TokenLayout:
-        """How documents become files, with the type of a token that the vocabulary needs.
+        """The layout of the files, with the token type that the vocabulary needs.
 
         Raises:
-            UsageError: The type that was asked for is too small, or there is no token to pad with.
+            UsageError: The requested type is too small, or there is no padding token.
         """
         if self._layout is None:
             self._layout = self._made_layout()
@@ -256,8 +256,8 @@ class TokenWriter(BaseWriter):
             found = end if found is None else found
             if found is None:
                 raise UsageError(
-                    f"sequence_length={self.sequence_length}: the last sequences need padding, and the tokenizer "
-                    f"{self.tokenizer} states no padding token. {self.encoder.told_special_tokens()} Pass one as "
+                    f"sequence_length={self.sequence_length}: the last sequences need padding, but the tokenizer "
+                    f"{self.tokenizer} defines no padding token. {self.encoder.told_special_tokens()} Pass one as "
                     "pad_token."
                 )
             pad = found
@@ -274,7 +274,7 @@ class TokenWriter(BaseWriter):
     # --- the work ---
 
     def encode(self, batch: DocumentBatch) -> pa.Table:
-        """The tokens of a batch, with where each document comes from."""
+        """The tokens of a batch, with the origin of each document."""
         ids, lengths = self.encoder.encode(
             batch.text(self.text_field), special=self.add_special_tokens, end=self.eod_id
         )
@@ -316,8 +316,8 @@ class TokenWriter(BaseWriter):
             raise
 
     def process(self, task: DocumentBatch) -> FileGroupTask:
-        """Write one batch as files of its own; in a pipeline the runner writes partitions instead."""
-        options = self.storage_options  # the list of places belongs into the record of a run, and there is none
+        """Write one batch to its own files; in a pipeline the runner writes partitions instead."""
+        options = self.storage_options  # the list of positions belongs in the record of a run, and there is none
         return self._write_alone(
             task, lambda path: TokenPart(path, self.layout, with_places=False, storage_options=options)
         )
@@ -328,24 +328,24 @@ class TokenWriter(BaseWriter):
         """What the options mean for documents that are empty, or longer than a shard or a sequence."""
         told = []
         if self.append_eod:
-            told.append("Documents without text are written as an end token alone.")
+            told.append("Documents without text are written as an end-of-text token only.")
         elif self.pack is None and self.format not in _STREAMS:
             told.append("Documents without text are written as documents without tokens.")
         else:
-            told.append("Documents without text have no tokens, so they are in no sequence.")
+            told.append("Documents without text have no tokens, so they do not appear in any sequence.")
         if self.pack is not None:
             how = {
                 "concatenate": "sequences run across documents, and the last one of each partition is padded",
                 "documents": "longer documents are cut into several sequences, and shorter ones are padded",
-                "best_fit": "longer documents are cut, others share sequences whole, and what is left is padded",
+                "best_fit": "longer documents are cut, others share sequences whole, and the remainder is padded",
             }[self.pack]
             told.append(f"Packing to {self.sequence_length:,} tokens ({self.pack}): {how}.")
         elif self.shard_tokens is not None:
-            told.append(f"A document of more than {self.shard_tokens:,} tokens gets a shard of its own, uncut.")
+            told.append(f"A document of more than {self.shard_tokens:,} tokens gets its own shard, uncut.")
         return told
 
     def summary(self, folder: RunFolder) -> OutputSummary:
-        """Totals over all partitions, and the index of a streaming data set."""
+        """Totals over all partitions, and the index of a streaming dataset."""
         totals = dict.fromkeys(("documents", "empty_documents", "tokens", "padding", "shards"), 0)
         shards: list[dict[str, Any]] = []
         dtype = self.layout.dtype

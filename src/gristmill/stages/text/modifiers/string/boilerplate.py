@@ -13,13 +13,13 @@ KELVIN = "\u212a"
 
 
 class BoilerPlateStringModifier(ColumnModifier):
-    r"""Removes paragraphs that speak of cookies, privacy or terms when they stand together at the top or at the bottom.
+    r"""Removes paragraphs about cookies, privacy or terms if they are together at the top or bottom.
 
-    Paragraphs are separated by an empty line. A document with such a paragraph elsewhere stays as it is; one that holds
-    the placeholder "lorem ipsum" becomes empty.
+    Paragraphs are separated by an empty line. A document with such a paragraph elsewhere is not changed; one that
+    contains the placeholder "lorem ipsum" becomes empty.
 
     Args:
-        remove_if_at_top_or_bottom: False empties every document that has such a paragraph anywhere.
+        remove_if_at_top_or_bottom: If False, empty every document that has such a paragraph anywhere.
 
     Example:
         >>> BoilerPlateStringModifier().modify_document("This site uses cookies.\n\nThe story begins.")

@@ -1,4 +1,4 @@
-"""Modifiers that cut a document: a slice of it, without its enclosing quotation marks, without given lines."""
+"""Modifiers that cut documents: keep a slice, remove enclosing quotation marks, remove given lines."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _FARTHEST = 2**62
 
 
 class LineRemover(ColumnModifier):
-    r"""Removes the lines that equal one of the given patterns.
+    r"""Removes lines that equal one of the given patterns.
 
     Args:
-        patterns: The lines to remove, compared as a whole and with case; `""` removes empty lines.
+        patterns: Lines to remove, compared as a whole and case-sensitively; `""` removes empty lines.
 
     Example:
         >>> LineRemover(["Share this"]).modify_document("A story.\nShare this\nThe end.")
@@ -37,7 +37,7 @@ class LineRemover(ColumnModifier):
 
     def __init__(self, patterns: Iterable[str]) -> None:
         if isinstance(patterns, str):
-            raise UsageError(f"LineRemover(patterns={patterns!r}): give a list of lines, such as [{patterns!r}].")
+            raise UsageError(f"LineRemover(patterns={patterns!r}): must be a list of lines, such as [{patterns!r}].")
         self.patterns = list(patterns)
         words = sorted(
             (word.encode("utf-8", "surrogatepass") for word in set(self.patterns)), key=lambda w: (len(w), w)
@@ -76,12 +76,12 @@ class Slicer(ColumnModifier):
     """Keeps the part of each document between two bounds.
 
     Args:
-        left: Where it begins: a character index, or a text whose first occurrence is taken (a document without it
+        left: Where it begins: a character index, or a text whose first occurrence is used (a document without it
             becomes empty). None is the beginning.
-        right: Where it ends: a character index (exclusive), or a text whose last occurrence is taken. None is the end.
-        include_left: Keep the text given as `left`.
-        include_right: Keep the text given as `right`.
-        strip: Remove white space around the result.
+        right: Where it ends: a character index (exclusive), or a text whose last occurrence is used. None is the end.
+        include_left: Keep the text passed as `left`.
+        include_right: Keep the text passed as `right`.
+        strip: Remove whitespace around the result.
 
     Example:
         >>> Slicer(left="Abstract", right="References", include_left=False, include_right=False).modify_document(
@@ -128,7 +128,7 @@ def _bound(name: str, value: int | str | None) -> tuple[int, int, np.ndarray]:
     if isinstance(value, str):
         text = np.frombuffer(value.encode("utf-8", "surrogatepass"), np.uint8).copy()
         return BY_TEXT, 0, _read_only(text)
-    raise UsageError(f"Slicer({name}={value!r}): give a character index, a text, or None.")
+    raise UsageError(f"Slicer({name}={value!r}): must be a character index, a text, or None.")
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A modifier for books of Project Gutenberg: only the book stays."""
+"""The modifier for Project Gutenberg books, which keeps only the book."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
 
-# What stands around the book is looked for near its ends only; in between it may well be quoted.
+# Header and licence are searched for near the ends only; in between they may be quoted.
 _HEAD_CHARS = 60_000
 _TAIL_CHARS = 60_000
 _NAME = r"PROJECT\s+GUTENBERG"
@@ -31,13 +31,13 @@ _CREDITS = re.compile(
 
 
 class GutenbergBoilerplate(ColumnModifier):
-    r"""Removes what Project Gutenberg puts around its books: header, credits, licence.
+    r"""Removes what Project Gutenberg adds to its books: header, credits, licence.
 
-    Texts without its marks stay as they are. The marks of all years are known: `*** START OF THE PROJECT GUTENBERG
+    Texts without its markers are not changed. The markers of all years are known: `*** START OF THE PROJECT GUTENBERG
     EBOOK`, `*END*THE SMALL PRINT!` and `End of Project Gutenberg's …`.
 
     Args:
-        keep_credits: Keep the lines that say who produced the text (`Produced by …`).
+        keep_credits: Keep the lines that credit the producers of the text (`Produced by …`).
 
     Example:
         >>> GutenbergBoilerplate().modify_document(
@@ -55,7 +55,7 @@ class GutenbergBoilerplate(ColumnModifier):
         return pa.array(texts, pa.large_string())
 
     def _book(self, text: str) -> str:
-        """The book alone."""
+        """Only the book."""
         start = 0
         for found in _START.finditer(text, 0, _HEAD_CHARS):
             start = found.end()

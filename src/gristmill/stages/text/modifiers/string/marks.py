@@ -1,4 +1,4 @@
-"""Modifiers that take marks out of the text: Markdown, web addresses, surplus line ends."""
+"""Modifiers that remove markup: Markdown, web addresses, surplus line ends."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class MarkdownRemover(ColumnModifier):
-    """Removes the marks of `**bold**`, `*italic*` and `_underlined_` text and reduces `[links](address)` to addresses.
+    """Removes the markup of `**bold**`, `*italic*` and `_underlined_` text and reduces `[links](address)` to addresses.
 
-    Marks count in pairs within one line, in that order of kinds; everything between them stays.
+    Markers are matched in pairs within one line, in that order of kinds; the text between them is kept.
 
     Example:
         >>> MarkdownRemover().modify_document("A **bold** [word](https://example.com).")
@@ -33,7 +33,7 @@ class MarkdownRemover(ColumnModifier):
 
 
 class UrlRemover(ColumnModifier):
-    """Removes web addresses: from `http://`, `https://` or `www.` (in any case) to the next white space.
+    """Removes web addresses: from `http://`, `https://` or `www.` (in any case) to the next whitespace.
 
     Example:
         >>> UrlRemover().modify_document("See https://example.com/a?b#c for more.")
@@ -73,7 +73,7 @@ def as_series(column: pa.Array) -> pl.Series:
     """
     import polars as pl
 
-    series = pl.from_arrow(build_column(*text_column(column)))  # Polars takes bytes and offsets for sound
+    series = pl.from_arrow(build_column(*text_column(column)))  # Polars trusts bytes and offsets to be valid
     assert isinstance(series, pl.Series)
     return series.cast(pl.String)
 

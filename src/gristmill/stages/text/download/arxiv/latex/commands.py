@@ -1,4 +1,4 @@
-"""What is known of LaTeX: commands and environments by what becomes of them."""
+"""Known LaTeX commands and environments, by how they are converted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MATH_ENVIRONMENTS = _words(
     "subeqnarray xalignat xxalignat mathletters"
 )
 PLAIN_MATH = _words("equation displaymath dmath")
-"""Environments that say no more than `$$` does."""
+"""Environments that mean the same as `$$`."""
 TEXT_IN_MATH = _words("text mbox hbox textrm textit textbf textsf texttt textnormal intertext shortintertext")
 DROPPED_ENVIRONMENTS = _words(
     "figure wrapfigure SCfigure sidewaysfigure floatingfigure teaserfigure tikzpicture tikzcd pgfpicture picture "
@@ -36,7 +36,7 @@ TABLES: Mapping[str, int] = {
     "tabular": 1, "tabular*": 2, "tabularx": 2, "tabulary": 2, "longtable": 1, "supertabular": 1, "deluxetable": 1,
     "deluxetable*": 1, "tblr": 1, "tabbing": 0, "xltabular": 2, "array": 1,
 }  # fmt: skip
-"""Tables by the number of arguments that say how they look."""
+"""Tables, by the number of layout arguments."""
 THEOREMS: Mapping[str, str] = {
     name: name.capitalize()
     for name in _words(
@@ -80,7 +80,7 @@ DROPPED: Mapping[str, int] = {
     **dict.fromkeys(_words("addcontentsline crefname Crefname titlespacing DeclareFieldFormat newtcolorbox"), 3),
     **dict.fromkeys(_words("affaddr affnumber numberofauthors"), 1),
 }  # fmt: skip
-"""Commands that are dropped, with the number of arguments that go with them."""
+"""Commands that are dropped, with the number of their arguments."""
 LAST_ARGUMENT: Mapping[str, int] = {
     "href": 2, "textcolor": 2, "colorbox": 2, "fcolorbox": 3, "raisebox": 2, "parbox": 2, "multicolumn": 3,
     "multirow": 3, "resizebox": 3, "scalebox": 2, "rotatebox": 2, "hypertarget": 2, "hyperlink": 2,
@@ -97,7 +97,7 @@ STRUCTURE = (
     | REFERENCES
     | {"bibliography", "thanks", "author", "href", "cite", "includegraphics"}
 )
-"""Commands that keep their meaning, whatever a paper makes of their looks."""
+"""Commands that keep their meaning, however a paper redefines their looks."""
 
 ACCENTS: Mapping[str, str] = {
     "`": "\u0300", "'": "\u0301", "^": "\u0302", "~": "\u0303", '"': "\u0308", "=": "\u0304", ".": "\u0307",

@@ -1,6 +1,7 @@
-"""LaTeX to text: headings, paragraphs, lists, tables and formulas; macros expanded, apparatus out.
+"""Converts LaTeX to text: headings, paragraphs, lists, tables and formulas; expands macros, removes apparatus.
 
-One pass over the input without recursion: what a macro, an argument or a file gives is pushed in front of what follows.
+One pass over the input without recursion: the expansion of a macro, argument or file is pushed in front of what
+follows.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ _ROOM_PER_CHARACTER = 4
 
 @dataclass(frozen=True, slots=True)
 class LatexText:
-    """What a paper says.
+    """The text of a paper.
 
     Attributes:
         text: Title, abstract and sections, as Markdown with formulas in LaTeX.
-        title: The title alone, empty where there is none.
+        title: The title alone, empty if there is none.
     """
 
     text: str
@@ -78,7 +79,7 @@ def latex_to_text(files: Mapping[str, str], main: str) -> LatexText:
         main: The path of the main file.
 
     Raises:
-        LatexError: Its macros never end, or become larger than any paper.
+        LatexError: Its macros never end, or expand to more than any paper.
 
     Example:
         >>> latex_to_text({"a.tex": r"\def\R{\mathbb R}\section{On $\R$} All % not this"}, "a.tex").text
@@ -338,7 +339,7 @@ class _Converter:
     # Parts of a paper ------------------------------------------------------------------------------------------------
 
     def _collect(self, use: Callable[[str], None]) -> None:
-        """Read the next argument apart, and give its text to `use`."""
+        """Read the next argument separately, and pass its text to `use`."""
         if len(self._sinks) > _MOST_NESTED_SINKS:
             return
         body, self._body = self._body, True

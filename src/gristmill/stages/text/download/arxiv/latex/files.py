@@ -1,4 +1,4 @@
-"""The files of a paper: what is included is found among them, and nowhere else."""
+"""The files of a paper: included files are looked up among them, and nowhere else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Files:
         return text.replace(ASIDE, "")
 
     def included(self, wanted: str, *, style: bool) -> str | None:
-        """The file that is meant, if there is one that is not being read already; paths that lead outside name none."""
+        """The file that is meant, if it exists and is not being read already; paths that lead outside match none."""
         for base in ("", self._folder):
             for ending in (".sty",) if style else ("", ".tex", ".ltx"):
                 name = self._names.get(posixpath.normpath(posixpath.join(base, wanted + ending)))

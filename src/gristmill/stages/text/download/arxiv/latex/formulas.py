@@ -1,4 +1,4 @@
-"""A formula as it is read, and how it stands in the text."""
+"""A formula being read, and its form in the text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Formula:
     """What is read between the marks of a formula.
 
     Attributes:
-        end: What ends it: a mark, the name of an environment, or `group`; empty while text is read.
+        end: What ends it: a delimiter, the name of an environment, or `group`; empty while text is read.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Formula:
         self._pieces.append(text)
 
     def close(self, sink: Sink) -> None:
-        """Give the formula to `sink`: in the line, or as a block."""
+        """Pass the formula to `sink`: inline, or as a block."""
         end, self.end = self.end, ""
         formula = re.sub(r"\n\s*\n", "\n", "".join(self._pieces)).strip()
         self._pieces = []

@@ -1,4 +1,4 @@
-"""Macros of a paper: how they are defined, and what they stand for."""
+"""Macros of a paper: their definitions and expansions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"\s*\\([a-zA-Z@]+|.)\s*", re.DOTALL)
 _PATTERN = re.compile(r"[^{}]{0,200}(?=\{)")
 _LET = re.compile(r"\s*\\([a-zA-Z@]+|.)\s*=?\s?(\\(?:[a-zA-Z@]+|.)|[^\s\\{}])", re.DOTALL)
 _MOST_NESTED = 10
-"""How often a macro may stand inside what it stands for itself; arguments nest, and recursion would not end."""
+"""Maximum recursion depth of a macro; arguments nest, and recursion would not end."""
 _LONGEST_SEARCH = 10_000
 _CALL_COST = 20
 
@@ -27,13 +27,13 @@ class LatexError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    r"""What a command stands for.
+    r"""The expansion of a command.
 
     Attributes:
         parts: The text around the parameters, and between them their numbers: text, number, text, number … text.
-        count: How many parameters it has.
-        default: The value of the first, where that is optional.
-        borders: What ends each parameter, for those of `\def`; the first is what stands before them.
+        count: Number of parameters.
+        default: The value of the first parameter, if it is optional.
+        borders: The delimiter after each parameter, for those of `\def`; the first comes before them.
         optional: Parameters that may be missing, with their default, for those of `\NewDocumentCommand`.
     """
 
@@ -53,7 +53,7 @@ class Macros:
     """The macros of one paper, and how much they may still become.
 
     Args:
-        room: How many characters all expansions together may have.
+        room: Maximum number of characters of all expansions together.
     """
 
     def __init__(self, room: int) -> None:
@@ -64,7 +64,7 @@ class Macros:
         self._room = room
 
     def expand(self, name: str, source: Input) -> None:
-        """Put what the command `name` stands for in front of the input.
+        """Push the expansion of the command `name` in front of the input.
 
         Raises:
             LatexError: All expansions together are larger than any paper.
@@ -81,7 +81,7 @@ class Macros:
         source.push(Frame(text, macro=name))
 
     def spend(self, size: int) -> None:
-        """Count text that the paper does not hold as it is.
+        """Count text that the paper does not contain literally.
 
         Raises:
             LatexError: There is too much of it.
@@ -93,14 +93,14 @@ class Macros:
             )
 
     def begin(self, name: str, source: Input) -> None:
-        """Put the beginning of an environment of the paper in front of the input."""
+        """Push the beginning of an environment of the paper in front of the input."""
         macro, _ = self.environments[name]
         known = self.known.get("begin " + name)
         self.known["begin " + name] = known or macro
         self.expand("begin " + name, source)
 
     def end(self, name: str, source: Input) -> None:
-        """Put its end there."""
+        """Push its end."""
         body = self.environments[name][1]
         if source.active.get("end " + name, 0) < _MOST_NESTED:
             self.spend(len(body))

@@ -1,4 +1,4 @@
-"""Which of the files of a paper is the one that LaTeX is started with."""
+"""Finds the main file of a paper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _README = "00README"
 
 
 def main_file(files: Mapping[str, str]) -> str | None:
-    """The path of the main file, None where nothing looks like LaTeX.
+    """The path of the main file, None if nothing looks like LaTeX.
 
     What the archive's own 00README names comes first; then a file with a document class that no other includes, with
     the document in it, of a usual name; then the longest.

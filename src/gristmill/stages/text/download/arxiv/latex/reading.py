@@ -1,4 +1,4 @@
-"""The input of the converter: a stack of texts, of which the top one is read; groups and arguments are found in it."""
+"""The input of the converter: a stack of texts, of which the top one is read; finds groups and arguments in it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Frame:
         return found if found < self.end else -1
 
     def lacks(self, mark: str) -> bool:
-        """Whether it is known that `mark` does not follow, so that nothing is searched to its end again and again."""
+        """Whether `mark` is known not to follow, to avoid repeated searches to the end."""
         first, last = self.missing.get(mark, (0, 0))
         return first <= self.at and self.end <= last
 
@@ -53,7 +53,7 @@ class Frame:
         self.missing[mark] = self.at, self.end
 
     def skip_branch(self, *, to_else: bool) -> None:
-        r"""Go behind the end of the condition being read, or behind its `\else`."""
+        r"""Skip to the end of the condition being read, or to its `\else`."""
         if self.lacks("fi"):
             return
         level = 0
@@ -68,7 +68,7 @@ class Frame:
         self.note_missing("fi")
 
     def skip_to(self, mark: str) -> None:
-        """Go behind `mark`, if it follows."""
+        """Skip `mark`, if it follows."""
         if self.lacks(mark):
             return
         at = self.text.find(mark, self.at, self.end)
@@ -78,7 +78,7 @@ class Frame:
             self.at = at + len(mark)
 
     def skip(self, pattern: re.Pattern[str]) -> None:
-        """Go behind what matches here, if something does."""
+        """Skip what matches here, if anything does."""
         found = pattern.match(self.text, self.at, self.end)
         if found is not None:
             self.at = found.end()
@@ -107,7 +107,7 @@ _known_pairs = lru_cache(2048)(_pairs)
 
 
 class Input:
-    """The stack: what macros and files give is read before what follows them."""
+    """The stack: expansions of macros and files are read before what follows them."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -160,7 +160,7 @@ class Input:
         return frame, at, frame.at
 
     def argument(self) -> str:
-        """The text of the next argument, empty where there is none."""
+        """The text of the next argument, empty if there is none."""
         span = self.span()
         return "" if span is None else span[0].text[span[1] : span[2]]
 
@@ -177,12 +177,12 @@ class Input:
         return content
 
     def skip_options(self) -> None:
-        """Pass over all arguments in brackets that follow."""
+        """Skip all arguments in brackets that follow."""
         while self.option() is not None:
             pass
 
     def skip_arguments(self, count: int) -> None:
-        """Pass over options and `count` arguments, which are groups; the first of several may be a command."""
+        """Skip options and `count` arguments, which are groups; the first of several may be a command."""
         self.skip_options()
         for number in range(count):
             frame = self._next_frame()
@@ -193,7 +193,7 @@ class Input:
                 pass
 
     def group(self, closed: Callable[[], None]) -> bool:
-        """Read the next argument as part of the flow, and call `closed` at its end; False where there is none."""
+        """Read the next argument as part of the flow, and call `closed` at its end; False if there is none."""
         span = self.span()
         if span is None:
             return False
@@ -202,7 +202,7 @@ class Input:
         return True
 
     def environment_name(self) -> str | None:
-        r"""The name in braces behind `\begin` or `\end`."""
+        r"""The name in braces after `\begin` or `\end`."""
         frame = self.frames[-1]
         found = _NAME.match(frame.text, frame.at, frame.end)
         if found is None:

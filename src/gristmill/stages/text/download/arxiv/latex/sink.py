@@ -1,4 +1,4 @@
-"""The output of the converter: paragraphs and blocks, white space as TeX sees it."""
+"""The output of the converter: paragraphs and blocks, with whitespace as in TeX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LIGATURES = (("---", "—"), ("--", "–"), ("``", "“"), ("''", "”"), ("`",
 
 
 def ligatured(text: str) -> str:
-    """Running text with the dashes and quotation marks that TeX makes of it."""
+    """Running text with TeX's dashes and quotation marks."""
     if "--" in text or "`" in text or "''" in text:
         for written, meant in _LIGATURES:
             text = text.replace(written, meant)
@@ -30,7 +30,7 @@ class Sink:
         self._pieces.append(piece)
 
     def lead(self, text: str) -> None:
-        """Begin a paragraph with `text`, such as the sign of a list item; it alone makes no paragraph."""
+        """Begin a paragraph with `text`, such as a list bullet; the bullet alone makes no paragraph."""
         self.paragraph()
         self._lead = text
 
@@ -53,7 +53,7 @@ class Sink:
             self._notes = []
 
     def block(self, text: str) -> None:
-        """Put `text` between paragraphs as it is."""
+        """Put `text` between paragraphs unchanged."""
         self.paragraph()
         self.blocks.append(self._lead + text)
         self._lead = ""
