@@ -1,9 +1,8 @@
-"""What every test can use: the test data beside the repository, and one setting of hypothesis for all."""
+"""What every test can use: real texts, and one setting of hypothesis for all."""
 
 from __future__ import annotations
 
 import gc
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,8 @@ from hypothesis import HealthCheck, settings
 from tests.other_engine import THEIR_WARNINGS, in_place_of_the_local_one, other_executor
 
 ROOT = Path(__file__).resolve().parent.parent
+SHARED_DATA = ROOT.parent / "shared" / "data"
+CORPUS = ROOT / "tests" / "data" / "corpus"
 
 # The same examples everywhere, and no limit on time: a first call compiles, and a machine may be slow or busy.
 # `pytest --hypothesis-profile=explore` draws new examples in every run.
@@ -46,14 +47,16 @@ def _other_engine() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real texts beside the repository; the test is skipped without it, and fails in CI."""
-    folder = ROOT.parent / "shared" / "data"
-    if not folder.is_dir():
-        message = "needs the real texts in ../shared/data beside the repository"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    return folder
+    """Real texts and web archives: the folder beside the repository, or the smaller corpus inside it."""
+    return SHARED_DATA if SHARED_DATA.is_dir() else CORPUS
+
+
+@pytest.fixture(scope="session")
+def larger_data() -> Path:
+    """The folder beside the repository, for files whose licences keep them out of the corpus."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("needs the larger test data in ../shared/data: pages and archives that may not be published again")
+    return SHARED_DATA
 
 
 @pytest.fixture(scope="session")

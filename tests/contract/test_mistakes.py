@@ -38,7 +38,7 @@ class Mistake:
     without: Sequence[str] = ()
 
 
-SHIPPED = "code, demo, english, non_english, web, web_crawl, web_dedup"
+SHIPPED = "code, demo, english, grade, knowledge, non_english, rephrase, web, web_crawl, web_dedup"
 
 COMMAND_LINE = [
     Mistake(
@@ -90,7 +90,7 @@ COMMAND_LINE = [
     Mistake(
         "several inputs without an output",
         "gristmill run mine.yaml crawl/a.jsonl crawl/b.jsonl",
-        "The output …crawl/b.jsonl was written by no run, and the output would replace it. Write to another place, …",
+        "The output …crawl/b.jsonl was not written by a run; it would be overwritten. Write to another place, …",
     ),
     Mistake(
         "a sample in percent",
@@ -126,7 +126,7 @@ COMMAND_LINE = [
     Mistake(
         "memory in an unknown unit",
         "gristmill run mine.yaml crawl out --memory-budget 4GBB",
-        "memory_budget='4GBB' is not a size. Give a whole number of bytes, or text with a unit: KB, MB, GB, TB (powers "
+        "memory_budget='4GBB' is not a size. Pass a whole number of bytes, or text with a unit: KB, MB, GB, TB (powers "
         "of 1000) or KiB, MiB, GiB, TiB (powers of 1024), such as '128MB' or '1GiB'.",
     ),
     Mistake(
@@ -146,9 +146,9 @@ COMMAND_LINE = [
         "LocalExecutor has no setting 'num_cpu'; it has …. Did you mean 'num_cpus'?",
     ),
     Mistake(
-        "a share in percent",
-        "gristmill run mine.yaml crawl out --error-budget 2%",
-        "Invalid value for '--error-budget': '2%' is neither a share such as 0.01 nor a count such as 50.",
+        "a budget in words",
+        "gristmill run mine.yaml crawl out --error-budget two",
+        "Invalid value for '--error-budget': 'two' is neither a share such as 0.01 or 1% nor a count such as 50.",
     ),
 ]
 
@@ -166,13 +166,13 @@ INPUT = [
     Mistake(
         "another text column",
         "gristmill run mine.yaml content out",
-        "Stage 'WordCountFilter' needs the column 'text', but there are only 'id', 'content' (from all 1 records). "
-        "Name the right one with text_field (--text-field), or add a stage before it that gives 'text'.",
+        "Stage 'WordCountFilter' reads column 'text', which is missing (found: 'id', 'content', from all 1 records). "
+        "Name the right one with text_field (--text-field), or add a stage before it that writes 'text'.",
     ),
     Mistake(
         "lists in the text column",
         "gristmill run mine.yaml lists out",
-        "Stage 'WordCountFilter': column 'text' (text_field) holds lists in 1 records: name a column of text.",
+        "Stage 'WordCountFilter': column 'text' (text_field) holds lists in 1 records: use a text column.",
     ),
     Mistake(
         "CSV",
@@ -222,8 +222,8 @@ INPUT = [
     Mistake(
         "a folder with files of two formats",
         "gristmill run mine.yaml mixed out",
-        "mixed holds JSONL files (a.jsonl) and Parquet files (…b.parquet), and JsonlReader reads only JSONL. Say which "
-        "to read: …; for all of them, one run for each.",
+        "mixed holds JSONL files (a.jsonl) and Parquet files (…b.parquet), but JsonlReader reads only JSONL. Choose "
+        "what to read: …; to read all of them, run once for each.",
     ),
 ]
 
@@ -231,8 +231,8 @@ OUTPUT = [
     Mistake(
         "the output inside the input",
         "gristmill run mine.yaml crawl crawl/out",
-        "The output …crawl/out lies inside the input folder …crawl, so that the next run would read it as input. Write "
-        "beside the input, or name the input files by a pattern that leaves the output out.",
+        "The output …crawl/out is inside the input folder …crawl, so the next run would read it as input. Write "
+        "beside the input, or select the input files by a pattern that excludes the output.",
     ),
     Mistake(
         "the input as output",
@@ -242,7 +242,8 @@ OUTPUT = [
     Mistake(
         "a variable of the shell that is not set",
         "gristmill run mine.yaml crawl ''",
-        "mine.yaml, line 6: JsonlWriter: JsonlWriter(path=''): this names no folder. Give one; if the path comes from "
+        "mine.yaml, line 6: JsonlWriter: JsonlWriter(path=''): not a folder name. Pass a folder; if the path comes "
+        "from "
         "a "
         "variable, check that it is set.",
     ),
@@ -255,12 +256,12 @@ OUTPUT = [
     Mistake(
         "one file for several",
         "gristmill run mine.yaml crawl out.jsonl",
-        "The output …out.jsonl is one file, and the input is 2 files in 2 partitions. Name a folder to write to.",
+        "The output …out.jsonl is a single file, but the input is 2 files in 2 partitions. Pass a folder to write to.",
     ),
     Mistake(
         "an output that cannot be written",
         "gristmill run mine.yaml crawl mine.yaml/out",
-        "The output folder …mine.yaml/out cannot be made: …mine.yaml is a file. Check the output path.",
+        "The output folder …mine.yaml/out cannot be created: …mine.yaml is a file. Check the output path.",
     ),
     Mistake(
         "another threshold for an output that is there",
@@ -290,7 +291,7 @@ OUTPUT = [
         Pipeline("copy", stages=[JsonlReader("crawl"), JsonlWriter("clean", mode="error")]).run()
         """,
         "clean already holds the output of a run, and the writer has mode='error'. Write to another folder, or use "
-        "mode='ignore' to go on with it or mode='overwrite' to replace it.",
+        "mode='ignore' to resume it or mode='overwrite' to replace it.",
     ),
     Mistake(
         "two runs in one output at the same time",
@@ -365,19 +366,20 @@ RECIPES = [
     Mistake(
         "a minimum above the maximum",
         "gristmill run bounds.yaml",
-        "bounds.yaml, line 4: WordCountFilter: WordCountFilter would keep scores from 50 up to 5, so nothing at all. …",
+        "bounds.yaml, line 4: WordCountFilter: WordCountFilter would keep scores from 50 up to 5, which is an empty "
+        "range. …",
     ),
     Mistake(
         "a share in percent for a filter",
         "gristmill run ratio.yaml",
-        "ratio.yaml, line 4: NumbersFilter: NumbersFilter(max_number_to_text_ratio=15): this is a share: give a "
+        "ratio.yaml, line 4: NumbersFilter: NumbersFilter(max_number_to_text_ratio=15): this is a share: must be a "
         "number from 0 to 1 (15 % is 0.15).",
     ),
     Mistake(
         "scores in place of the text",
         "gristmill run score.yaml",
-        "score.yaml, line 4: WordCountFilter: ScoreFilter: score_field='text' is the column with the text, which the "
-        "scores would replace. Name another column, such as 'text_score'.",
+        "score.yaml, line 4: WordCountFilter: ScoreFilter: score_field='text' is the text column, which the scores "
+        "would overwrite. Choose another column, such as 'text_score'.",
     ),
 ]
 
@@ -439,18 +441,19 @@ MACHINE = [
     Mistake(
         "a model that is not there",
         "gristmill run model.yaml",
-        "nowhere holds no linear classifier (linear.json is missing). Make one with 'gristmill classifier train "
+        "nowhere is not a linear classifier (linear.json is missing). Create one with 'gristmill classifier train "
         "DATA.jsonl --kind linear --out DIR'.",
     ),
     Mistake(
         "a tokenizer that is not there",
         "gristmill run tokenizer.yaml",
-        "There is no tokenizer at 'nowhere.json': give the path of a tokenizer.json or SentencePiece .model file.",
+        "There is no tokenizer at 'nowhere.json': pass the path of a tokenizer.json or SentencePiece .model file.",
     ),
     Mistake(
         "a language code of three letters",
         "gristmill run language.yaml",
-        "FastTextLangId(lang='eng'): the model knows no such language. Did you mean 'en'? It knows 176: af, …, zh.",
+        "FastTextLangId(lang='eng'): the model does not know this language. Did you mean 'en'? It knows "
+        "176: af, …, zh.",
     ),
 ]
 
@@ -532,7 +535,7 @@ PYTHON = [
         """,
         "A reader must be the first stage: JsonlReader ('jsonl_reader') was found after 'jsonl_reader'. To read "
         "several "
-        "places, give one reader file_paths=[…, …].",
+        "places, pass file_paths=[…, …] to one reader.",
     ),
     Mistake(
         "a writer in the middle",
@@ -596,7 +599,7 @@ PYTHON = [
         urls = Modify(UrlRemover()).with_(resources=Resources(cpus=9999))
         Pipeline("greedy", stages=[JsonlReader("crawl"), urls, JsonlWriter("out")]).run()
         """,
-        "Stage 'UrlRemover' asks for 9999 CPUs per worker, but a worker can have at most … here. Ask for less: "
+        "Stage 'UrlRemover' requests 9999 CPUs per worker, but a worker can have at most … here. Request fewer: "
         ".with_(resources=Resources(cpus=…)).",
     ),
 ]

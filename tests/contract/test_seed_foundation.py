@@ -443,7 +443,7 @@ def test_values_that_are_not_offered_raise_what_callers_catch(tmp_path: Path) ->
     for writer in (JsonlWriter, ParquetWriter):
         with pytest.raises(NotImplementedError):
             writer(str(tmp_path), mode="append")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="mode is one of"):
+        with pytest.raises(ValueError, match="mode must be one of"):
             writer(str(tmp_path), mode="sideways")  # type: ignore[arg-type]
 
 

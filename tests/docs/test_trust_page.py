@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.docs.pages import blocks, commands
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "trust.md"
 EXPECTED = {
     "quarantine partly": (0, "No quarantined records"),
@@ -34,9 +36,9 @@ def test_the_page_from_top_to_bottom(tmp_path: Path, sample_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "parameter min_words changed from 20 to 30" in done.stdout
     assert "dropped by stage 'WordCountFilter': too_few_words (score" in done.stdout
-    commands = re.findall(r"^\$ gristmill (.*)$", text, re.MULTILINE)
-    assert sorted(commands) == sorted(EXPECTED)
-    for command in commands:
+    typed = [" ".join(words) for _, block in blocks(PAGE, "sh") for words in commands("sh", block)]
+    assert sorted(typed) == sorted(EXPECTED)
+    for command in typed:
         code, words = EXPECTED[command]
         ran = subprocess.run(
             [os.path.join(os.path.dirname(sys.executable), "gristmill"), *shlex.split(command)],

@@ -193,13 +193,14 @@ def _shingle(given: Given) -> None:
     flips, factors = minhash.hash_factors(6, 1)
     for size, unit in ((1, 0), (SHINGLES, 0), (SHINGLES, 1), (24, 1)):
         values, bounds = shingles.shingle_sets(given.data, given.offsets, rows, *tables, size, unit)
-        minhash.band_hashes(given.data, given.offsets, *tables, size, unit, flips, factors, 3, 2)
+        minhash.band_hashes(given.data, given.offsets, *tables, size, unit, flips, factors, 3, 2, True)
         minhash.listed_shingles(given.data, given.offsets, *tables, size, unit)
         values, bounds = guarded(values), guarded(bounds)
         minhash.signature_sets(values, bounds, flips, factors)
         if len(rows):
             pairs = [guarded(given.rng.integers(0, len(rows), 8)) for _ in range(2)]
             shingles.jaccard_pairs(values, bounds, values, bounds, *pairs)
+            shingles.jaccard_lists(values, bounds, values, bounds, *pairs)
 
 
 def _benchmark_grams(given: Given) -> None:
@@ -210,20 +211,22 @@ def _benchmark_grams(given: Given) -> None:
     order = np.argsort(grams, kind="stable")
     grams, words = guarded(grams[order]), guarded(words[order])
     gram_sizes = guarded(sizes[np.searchsorted(bounds, words, "right") - 1].astype(np.uint8))
-    ngram_search.distinct_grams(grams, words, gram_sizes, plain, places)
-    directory = np.searchsorted(grams, np.arange(16, dtype=np.uint64) << np.uint64(60)).astype(np.uint32)
-    directory = guarded(np.append(directory, np.uint32(len(grams))))
+    heads = np.flatnonzero(ngram_search.distinct_grams(grams, words, gram_sizes, plain, places))
+    distinct, distinct_sizes = guarded(grams[heads]), guarded(gram_sizes[heads])
+    directory = np.searchsorted(distinct, np.arange(16, dtype=np.uint64) << np.uint64(60)).astype(np.uint32)
+    directory = guarded(np.append(directory, np.uint32(len(distinct))))
+    ngram_search.make_filter(distinct, 4)
     everything = guarded(np.full(16, ~np.uint64(0)))
     found = ngram_search.search_grams(
-        given.data, given.offsets, *tables, guarded(np.array([1, 2])), grams, gram_sizes, guarded(places[words]),
-        directory, 4, everything, 10, plain,
+        given.data, given.offsets, *tables, guarded(np.array([1, 2])), distinct, distinct_sizes,
+        guarded(places[words[heads]]), directory, 4, everything, 4, plain,
     )  # fmt: skip
     rows, hits, firsts, lasts = map(guarded, found)
     hit_bounds = guarded(np.searchsorted(rows, np.arange(len(given.offsets))))
-    postings = guarded(np.arange(len(grams) + 1))
+    postings = guarded(np.append(heads, len(grams)))
     searched = guarded(np.diff(bounds))
     pairs = ngram_search.score_items(
-        hit_bounds, hits, firsts, lasts, gram_sizes, postings, words, bounds, searched, 0.5
+        hit_bounds, hits, firsts, lasts, distinct_sizes, postings, words, bounds, searched, 0.5
     )
     texts, _, _, spans, starts, ends = pairs
     first = np.searchsorted(texts, np.arange(len(given.offsets)))
@@ -368,7 +371,9 @@ def _groups(given: Given) -> None:
     union_find.join(parents, firsts, seconds)
     union_find.settle(parents)
     vector_search.chain_ends(guarded(np.minimum(given.rng.integers(0, count, count), np.arange(count))))
-    sorting.stable_order(guarded(given.rng.integers(0, 1 << 63, 2500).astype(np.uint64)))
+    keys = given.rng.integers(0, 1 << 63, 2500).astype(np.uint64)
+    sorting.stable_order(guarded(keys))
+    sorting.shared_keys(guarded(np.sort(keys)), guarded(np.unique(keys[::3])))
     hashes = np.sort(given.rng.integers(0, 1 << 11, 2500).astype(np.uint64))
     contents, documents = np.arange(2500, dtype=np.uint64) // 3, np.arange(2500, dtype=np.uint64)
     for wide in (2, 50):

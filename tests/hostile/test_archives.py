@@ -77,7 +77,12 @@ def test_damaged_archives(seed: int, shared_data: Path, tmp_path: Path, record_p
     frames = tmp_path / "a.warc.zst"
     frames.write_bytes(b"".join(stored([record(number) for number in range(20)], "zst")))
     real = shared_data / "warc_real"
-    names = ["pywb/dupes.warc.gz", "pywb/example.warc.gz", "warcio/example.warc", "whirlwind/whirlwind.warc.wet"]
+    names = [
+        "warcio/post-test.warc.gz",
+        "warcio/example.warc.gz",
+        "warcio/example.warc",
+        "whirlwind/whirlwind.warc.wet",
+    ]
     files = [("gz" if name.endswith("gz") else "none", str(real / name)) for name in names]
     record_property("tried", ROUNDS)
     figures = child(CHILD, json.dumps([*files, ("zst", str(frames))]), str(seed), str(ROUNDS))

@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "UTF-16": ("a.jsonl", GOOD.decode().encode("utf-16"), "text in UTF-16"),
     "UTF-16, no mark": ("a.jsonl", GOOD.decode().encode("utf-16-le"), "text in UTF-16"),
     "UTF-32": ("a.jsonl", GOOD.decode().encode("utf-32"), "text in UTF-32"),
-    "array of arrays": ("a.json", b"[" * MB, "a JSON array of values that are no objects"),
+    "array of arrays": ("a.json", b"[" * MB, "a JSON array of values that are not objects"),
     "gzip in gzip": ("a.jsonl.gz", gzip.compress(gzip.compress(GOOD)), "gzip-compressed twice"),
     "zstd in gzip": ("a.jsonl.gz", gzip.compress(zstandard.compress(GOOD)), "zstd-compressed"),
     "not gzip": ("a.jsonl.gz", GOOD, "not compressed"),

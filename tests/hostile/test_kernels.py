@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from gristmill.stages.text.io.writer import JsonlWriter
 from gristmill.tasks import DocumentBatch
 from tests.hostile.attempt import FULL, Outcome, attempt, attempt_fresh
 from tests.hostile.guarded import guarded, guarded_strings
-from tests.hostile.kernel_probes import PROBES, column, texts
+from tests.hostile.kernel_probes import PROBES, WHOLE, Given, column, texts
 from tests.hostile.test_slow_patterns import CASES, made
 
 Record = Callable[[str, object], None]
@@ -75,6 +76,38 @@ def test_no_kernel_leaves_its_arrays_with_one_row(row: bytes, record_property: R
     outcomes = {name: attempt(lambda: probe(given), seconds=60) for name, probe in PROBES.items()}  # noqa: B023
     record_property("tried", len(PROBES))
     assert {name: outcome for name, outcome in outcomes.items() if outcome.kind != "done"} == {}
+
+
+REPEATED = [b"One sentence. ", b"word ", b"a\n", b"two words\n\n", *(WHOLE if FULL else [])]
+
+
+@pytest.mark.parametrize("piece", REPEATED, ids=repr)
+def test_no_kernel_is_quadratic(piece: bytes, record_property: Record) -> None:
+    """One row that repeats a piece, and another one four times as long: no kernel takes 8 times as long."""
+    sizes = (1_000_000, 4_000_000) if FULL else (250_000, 1_000_000)
+    slow = {}
+    for name, probe in PROBES.items():
+        # A neighbour can make one round slow, page faults included, but not every round: the fastest ones count.
+        short = long = float("inf")
+        for _ in range(5):
+            short = min(short, _seconds(probe, piece * (sizes[0] // len(piece))))
+            long = min(long, _seconds(probe, piece * (sizes[1] // len(piece))))
+            if long <= max(0.3, 8 * short):
+                break
+        else:
+            slow[name] = f"{short:.2f} s for {sizes[0]:,} bytes, {long:.2f} s for {sizes[1]:,}"
+    record_property("tried", len(PROBES))
+    assert slow == {}
+
+
+def _seconds(probe: Callable[[Given], Any], row: bytes) -> float:
+    given = column(0)._replace(
+        data=guarded(np.frombuffer(row, np.uint8)), offsets=guarded(np.array([0, len(row)])),
+        valid=guarded(np.ones(1, bool), writeable=True),
+    )  # fmt: skip
+    started = time.process_time()
+    probe(given)
+    return time.process_time() - started
 
 
 def run_probes(first: int, count: int, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -146,7 +146,7 @@ def delete_all(folder: Path) -> None:
 
 def delete_output(output: Path) -> str:
     delete_all(output)
-    return "not whole"
+    return "incomplete"
 
 
 def delete_record(output: Path) -> str:

@@ -83,7 +83,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "NUL": ("\0\1\2", "the character U+0000 is not allowed"),
     "NUL in the input": (PLAIN.replace("file_paths: in", 'file_paths: "i\\0n"'), "has a NUL character"),
     "NUL in the output": (PLAIN.replace("path: out", 'path: "o\\0ut"'), "has a NUL character"),
-    "output in the input": (PLAIN.replace("path: out", "path: in/out"), "lies inside the input folder"),
+    "output in the input": (PLAIN.replace("path: out", "path: in/out"), "is inside the input folder"),
     "output is the disk": (PLAIN.replace("path: out", "path: /"), "is the whole disk"),
     "output holds the input": (PLAIN.replace("path: out", "path: ."), "holds the input file"),
     "no store": (PLAIN.replace("path: out", "path: 'evil://x'"), "There is no kind of store called 'evil'"),

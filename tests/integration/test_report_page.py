@@ -214,7 +214,7 @@ def test_speed_and_memory_over_time(browser: Browser, english: Path, tmp_path: P
 
 def test_records_that_are_not_documents(browser: Browser, shared_data: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    source = str(shared_data / "warc_real" / "pywb" / "iana.warc.gz")
+    source = str(shared_data / "warc_real" / "dolma" / "sample-0001.warc.gz")
     stages = [WarcReader(source, fields=["url", "html"]), ParquetWriter(str(output))]
     Pipeline("pages", stages=stages).run(LocalExecutor({"num_cpus": 0}), progress=False)
     browser.open(page_of(output))

@@ -7,7 +7,6 @@ import functools
 import http.server
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,8 +41,9 @@ Pipeline("pages", stages=stages).run(LocalExecutor({"num_cpus": 2}), progress=Fa
 def test_killed_and_resumed(tmp_path: Path, shared_data: Path) -> None:
     source = tmp_path / "crawl"
     source.mkdir()
+    pages = (shared_data / "warc_real" / "dolma" / "sample-0001.warc.gz").read_bytes() * 20
     for number in range(12):
-        shutil.copyfile(shared_data / "extraction" / "trafilatura_eval.warc.gz", source / f"{number:02}.warc.gz")
+        (source / f"{number:02}.warc.gz").write_bytes(pages)
     with (source / "05.warc.gz").open("r+b") as file:  # and one is damaged
         file.seek(2_000_000)
         file.write(b"\0" * 5000)

@@ -22,8 +22,8 @@ def _reasons(output: Path) -> Counter[tuple[str, str]]:
     return Counter(Ledger(str(output)).frame().select("stage", "reason").iter_rows())
 
 
-def test_from_pages_to_clean_text_in_one_command(shared_data: Path, tmp_path: Path) -> None:
-    crawl, output = shared_data / "extraction" / "article_extraction_benchmark.warc.gz", tmp_path / "clean"
+def test_from_pages_to_clean_text_in_one_command(larger_data: Path, tmp_path: Path) -> None:
+    crawl, output = larger_data / "extraction" / "article_extraction_benchmark.warc.gz", tmp_path / "clean"
     arguments = ["run", "web-crawl", str(crawl), str(output), "--set", "method=fast", "--workers", "2"]
     done = subprocess.run([sys.executable, "-m", "gristmill", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -41,8 +41,8 @@ def test_from_pages_to_clean_text_in_one_command(shared_data: Path, tmp_path: Pa
     assert sum(_reasons(output).values()) == PAGES - len(rows)
 
 
-def test_copies_and_unwanted_urls_go(shared_data: Path, tmp_path: Path) -> None:
-    source = shared_data / "extraction" / "article_extraction_benchmark.warc.gz"
+def test_copies_and_unwanted_urls_go(larger_data: Path, tmp_path: Path) -> None:
+    source = larger_data / "extraction" / "article_extraction_benchmark.warc.gz"
     records: list[bytes] = []
     for number, found in enumerate(gzip.decompress(source.read_bytes()).split(b"WARC/1.0\r\n")[1:]):
         head, _, page = found.partition(b"\r\n\r\n")

@@ -58,9 +58,9 @@ def test_web_archives_are_extracted_as_on_one_machine(ray_cluster: str, tmp_path
     crawl = tmp_path / "crawl"
     crawl.mkdir()
     real = shared_data / "warc_real"
-    for name in ("dolma/sample-0000.warc.gz", "pywb/dupes.warc.gz", "whirlwind/whirlwind.warc.wet.gz"):
+    for name in ("dolma/sample-0001.warc.gz", "warcio/post-test.warc.gz", "whirlwind/whirlwind.warc.wet.gz"):
         shutil.copyfile(real / name, crawl / name.rpartition("/")[2])
-    with (crawl / "sample-0000.warc.gz").open("r+b") as file:  # a damaged record
+    with (crawl / "sample-0001.warc.gz").open("r+b") as file:  # a damaged record
         file.seek(60_000)
         file.write(bytes(100))
 

@@ -101,7 +101,7 @@ def test_an_import_path_is_not_a_name(tmp_path: Path) -> None:
     assert "'os.system' is an import path, and a recipe alone may not run code" in result.stderr
     allowed = run("plan", recipe(tmp_path, "- os.system: {command: 'true'}\n"), "--allow-code", "os")
     assert allowed.exit_code == 2
-    assert "'os.system' (--allow-code os) is no stage" in allowed.stderr
+    assert "'os.system' (--allow-code os) is not a stage" in allowed.stderr
 
 
 def test_what_a_constructor_refuses_has_its_line(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_replay_that_can_do_nothing_says_what_can(tmp_path: Path) -> None:
     assert run("run", recipe, tmp_path / "in.jsonl", tmp_path / "out", "--workers", 0).exit_code == 3
     result = run("replay", tmp_path / "out")
     assert result.exit_code == 3
-    assert "1 of them cannot be read, and no stage can change that" in result.output
+    assert "1 of them cannot be read by any pipeline" in result.output
     assert "correct them in their input file" in result.output
 
 
@@ -199,4 +199,4 @@ def test_json_that_is_not_jsonl_is_recognised(tmp_path: Path) -> None:
     result = run("run", "english", tmp_path / "in.json", tmp_path / "out", "--workers", 0)
     assert result.exit_code == 3
     assert "'jsonl_reader' could read nothing: all 1 records are in quarantine" in " ".join(result.output.split())
-    assert "one whole object on each line" in " ".join(run("quarantine", tmp_path / "out").stdout.split())
+    assert "one whole object per line" in " ".join(run("quarantine", tmp_path / "out").stdout.split())

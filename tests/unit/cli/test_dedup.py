@@ -102,7 +102,7 @@ def test_scores_that_are_no_numbers_are_refused_before_the_first_step(
     result = dedup(tmp_path, kind, "--keep", "best", "--score-field", "q")
     assert result.exit_code == 1
     assert f"score_field='q': survivor='best' compares numbers, but this column {words}" in result.output
-    assert "Name a column of numbers with --score-field" in result.output
+    assert "Choose a column of numbers with --score-field" in result.output
     assert not (tmp_path / "out").exists()
     assert dedup(tmp_path, kind, "--keep", "best", "--score-field", "q", "--plan").exit_code == 1
 
@@ -144,9 +144,9 @@ def test_what_is_compared_must_be_seen_and_the_rest_may_be_rare(
     result = dedup(tmp_path, "exact", *options, "--json")
     assert result.exit_code == (1 if refused else 0)
     if refused:
-        assert "records that were looked at has such a column, only 'id', 'text'. Did you mean 'text'?" in result.output
+        assert "records sampled has such a column, only 'id', 'text'. Did you mean 'text'?" in result.output
     else:
-        assert "records that were looked at has this column" in result.output
+        assert "records sampled" in result.output
 
 
 def test_a_file_that_is_something_else_by_its_name(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_file_that_is_something_else_by_its_name(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code != 0
     assert (
-        "a.txt is text, and this command reads JSONL and Parquet. A recipe deduplicates every format" in result.output
+        "a.txt is text, but this command reads JSONL and Parquet. A recipe deduplicates every format" in result.output
     )
     assert CliRunner().invoke(cli, [*arguments, "--input-filetype", "jsonl"]).exit_code == 0
     assert kept_ids(tmp_path) == ["d0"]
@@ -179,7 +179,7 @@ def test_a_document_that_cannot_be_compared_is_never_passed_over(
     write_files(tmp_path, {"a.jsonl": documents([TEXT, TEXT])})
     lenient = LocalExecutor(config={"num_cpus": 0, "ignore_failures": True})
     workflow = ExactDeduplicationWorkflow(str(tmp_path / "out"), str(tmp_path / "in"), perform_removal=True)
-    assert "ignore_failures: without effect" in " ".join(workflow.run(executor=lenient).metadata["notes"])
+    assert "ignore_failures has no effect" in " ".join(workflow.run(executor=lenient).metadata["notes"])
     monkeypatch.setattr(ContentHashes, "process", lambda *_: 1 / 0)
     with pytest.raises(StageFailedError, match="ZeroDivisionError"):
         workflow.run(executor=lenient, fresh=True)
@@ -209,12 +209,12 @@ def test_a_list_instead_of_removal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--threshold", "0.5"), "for 'gristmill dedup fuzzy', not for exact"),
-        (("--char-ngrams", "9"), "for 'gristmill dedup fuzzy', not for exact"),
-        (("--keep", "best"), "name the column to compare, score_field (--score-field)"),
-        (("--score-field", "q"), "is for survivor='best' (--keep best)"),
+        (("--threshold", "0.5"), "to 'gristmill dedup fuzzy', not to exact"),
+        (("--char-ngrams", "9"), "to 'gristmill dedup fuzzy', not to exact"),
+        (("--keep", "best"), "set score_field (--score-field) to the column to compare"),
+        (("--score-field", "q"), "applies to survivor='best' (--keep best)"),
         (("--keep", "priority"), "source_priority (--source)"),
-        (("--source", "wiki"), "is for survivor='priority' (--keep priority)"),
+        (("--source", "wiki"), "applies to survivor='priority' (--keep priority)"),
         (("--blocksize", "0"), "cannot hold anything"),
         (("--blocksize", "ten"), "is not a size"),
     ],
@@ -265,7 +265,7 @@ def test_an_id_field_that_no_file_has_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("output", "words"), [("in", "holds the input file"), ("in/out", "lies inside the input")])
+@pytest.mark.parametrize(("output", "words"), [("in", "holds the input file"), ("in/out", "is inside the input")])
 @pytest.mark.parametrize("options", [(), ("--list-only",), ("--plan",)])
 def test_an_input_is_never_written_to(tmp_path: Path, output: str, words: str, options: tuple[str, ...]) -> None:
     source = write_files(tmp_path, {"a.jsonl": documents([TEXT, TEXT])})
@@ -285,7 +285,7 @@ def test_an_output_that_is_a_file_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     result = dedup(tmp_path, "exact")
     assert result.exit_code == 1
-    assert f"The output folder {tmp_path / 'out'} cannot be made: {tmp_path / 'out'} is a file." in result.output
+    assert f"The output folder {tmp_path / 'out'} cannot be created: {tmp_path / 'out'} is a file." in result.output
 
 
 def test_a_file_that_would_be_replaced_is_found_before_the_search(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_file_that_would_be_replaced_is_found_before_the_search(tmp_path: Path
     (tmp_path / "out" / "a.jsonl").write_text("precious\n")
     result = dedup(tmp_path, "fuzzy")
     assert result.exit_code == 1
-    assert "holds 'a.jsonl', written by no run" in result.output
+    assert "holds 'a.jsonl', not written by a run" in result.output
     assert not (tmp_path / "out.gristmill" / "steps").exists()
     assert dedup(tmp_path, "fuzzy", "--list-only").exit_code == 0
     assert (tmp_path / "out" / "a.jsonl").read_text() == "precious\n"
@@ -305,7 +305,7 @@ def test_an_output_without_a_name_is_wrong_use(tmp_path: Path) -> None:
     for kind in ("exact", "fuzzy", "semantic"):
         result = CliRunner().invoke(cli, ["dedup", kind, str(source), ""])
         assert result.exit_code == 2
-        assert "name the folder to write to" in result.output
+        assert "set the folder to write to" in result.output
 
 
 @pytest.mark.parametrize("kind", ["exact", "fuzzy"])
@@ -327,7 +327,7 @@ def test_embeddings_that_are_none_are_explained_without_a_traceback(tmp_path: Pa
     write_files(tmp_path, {"a.jsonl": rows})
     result = dedup(tmp_path, "semantic", "--embedding-field", "e")
     assert result.exit_code == 1
-    assert "not a list of numbers but" in result.output or "are lists of numbers, but" in result.output
+    assert "must be a list of numbers, not" in result.output or "must be lists of numbers, but" in result.output
     assert "The column 'e' cannot be compared" in result.output
     assert "--embedding-field" in result.output
     assert "Traceback" not in result.output
@@ -347,4 +347,4 @@ def test_an_eps_above_the_pairs_of_an_earlier_run_is_told(tmp_path: Path) -> Non
 def test_an_eps_that_is_none_is_called_so(tmp_path: Path) -> None:
     result = dedup(tmp_path, "semantic", "--embedding-field", "e", "--eps", "2")
     assert result.exit_code == 2
-    assert "eps=2.0: a distance (1 - cosine) of duplicates lies from 0 to below 1" in result.output
+    assert "eps=2.0: a distance (1 - cosine) must be at least 0 and below 1" in result.output

@@ -52,7 +52,18 @@ def read_error_budget(text: str) -> float | int | None:
 
 
 @pytest.mark.parametrize(
-    ("text", "budget"), [("0.5", 0.5), ("1.0", 1.0), ("1", 1), ("0", 0), ("50", 50), ("1e-3", 0.001), ("none", None)]
+    ("text", "budget"),
+    [
+        ("0.5", 0.5),
+        ("1.0", 1.0),
+        ("1", 1),
+        ("0", 0),
+        ("50", 50),
+        ("50%", 0.5),
+        ("2.5%", 0.025),
+        ("1e-3", 0.001),
+        ("none", None),
+    ],
 )
 def test_error_budget(text: str, budget: float | int | None) -> None:
     found = read_error_budget(text)
@@ -60,7 +71,7 @@ def test_error_budget(text: str, budget: float | int | None) -> None:
     assert type(found) is type(budget)
 
 
-@pytest.mark.parametrize("text", ["-1", "1.5", "50%", "nan", "inf", ""])
+@pytest.mark.parametrize("text", ["-1", "1.5", "150%", "5%%", "%", "nan", "inf", ""])
 def test_error_budget_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         read_error_budget(text)

@@ -124,6 +124,7 @@ def test_the_table_and_the_page(here: Path) -> None:
         (("nothing",), 1, "nothing"),
         (("empty",), 1, "empty"),
         (("other",), 1, "no column 'text'; it has id, content. Name the text column: --text-field NAME"),
+        (("pages",), 1, "These are web pages: extract their text first (gristmill run web-crawl INPUT OUTPUT"),
         (("other", "--text-field", "contents"), 1, "Did you mean 'content'?"),
         (("in", "--filters", "WordCount"), 2, "Did you mean 'WordCountFilter'?"),
         (("in", "--filters", "SubstringFilter"), 2, "it needs substring"),
@@ -138,6 +139,8 @@ def test_input_that_cannot_be_read_is_explained(here: Path, arguments: tuple[str
     (here / "empty").mkdir()
     (here / "other").mkdir()
     (here / "other" / "a.jsonl").write_bytes(lines(TEXTS[:3], "content"))
+    (here / "pages").mkdir()
+    (here / "pages" / "a.html").write_text("<p>A page</p>")
     result = run(*arguments, "--workers", 0, data=b"")
     assert result.exit_code == code, result.output
     assert words in result.stderr

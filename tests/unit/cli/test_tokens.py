@@ -55,7 +55,7 @@ def test_a_tokenizer_without_an_end_token_is_wrong_use(source: Path, tmp_path: P
     folder = make_tokenizer(tmp_path / "tokenizer", end=None)
     told = invoked("write", source, tmp_path / "out", "--tokenizer", folder, "--workers", 0)
     assert told.exit_code == 2
-    assert "does not say which token ends a document" in told.output
+    assert "does not define an end-of-text token" in told.output
     assert not (tmp_path / "out").exists()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 from hypothesis import given
@@ -16,7 +18,8 @@ Bands = npt.NDArray[np.uint64]
 
 def bands_of(texts: list[str | None], bands: int = 8, rows: int = 2) -> tuple[Bands, Bands, npt.NDArray[np.int64]]:
     data, offsets, _ = text_column(texts)
-    return band_hashes(data, offsets, *word_tables(), 5, WORDS, *hash_factors(bands * rows, 42), bands, rows)
+    factors = hash_factors(bands * rows, 42)
+    return band_hashes(data, offsets, *word_tables(), 5, WORDS, *factors, bands, rows, False)[:3]
 
 
 def test_equal_words_give_equal_hashes_and_contents() -> None:
@@ -52,11 +55,11 @@ def _mixed(value: int) -> int:
 
 
 def test_bands_are_made_of_the_least_hashes_of_the_shingles() -> None:
-    texts = ["a few words that are hashed here by two ways and must agree in all", "x", "y z"]
+    texts = ["a few words that are hashed here by two ways and must agree in all", "x", "{};" * 9 + " y z"]
     data, offsets, _ = text_column(list(texts))
     flips, factors = hash_factors(6, 42)
     values, bounds = shingle_sets(data, offsets, np.arange(3), *word_tables(), 5, WORDS)
-    hashes, _, _ = band_hashes(data, offsets, *word_tables(), 5, WORDS, flips, factors, 3, 2)
+    hashes, _, counts, kept = band_hashes(data, offsets, *word_tables(), 5, WORDS, flips, factors, 3, 2, True)
     for row in range(3):
         high = (values[bounds[row] : bounds[row + 1]] >> np.uint64(32)).astype(np.uint32)
         least = ((high[:, None] ^ flips[None]) * factors[None]).min(axis=0).tolist()
@@ -65,6 +68,10 @@ def test_bands_are_made_of_the_least_hashes_of_the_shingles() -> None:
             for value in least[2 * band : 2 * band + 2]:
                 combined = (_mixed(combined ^ value) + 0x9E3779B97F4A7C15) & ((1 << 64) - 1)
             assert hashes[row, band] == _mixed(combined) & ~255 | band
+    lists = np.split(kept, np.cumsum(counts)[:-1])
+    assert [sorted(set(one.tolist())) for one in lists] == [
+        values[start:end].tolist() for start, end in pairwise(bounds.tolist())
+    ]
 
 
 def test_agreement_follows_the_similarity() -> None:
@@ -80,7 +87,7 @@ def test_agreement_follows_the_similarity() -> None:
     one, other = (set(values[bounds[row] : bounds[row + 1]].tolist()) for row in range(2))
     true = len(one & other) / len(one | other)
     count = 240
-    hashes, _, _ = band_hashes(data, offsets, *word_tables(), 5, WORDS, *hash_factors(count, 3), count, 1)
+    hashes, *_ = band_hashes(data, offsets, *word_tables(), 5, WORDS, *hash_factors(count, 3), count, 1, False)
     agreed = float((hashes[0] == hashes[1]).mean())
     assert abs(agreed - true) < 4 * (true * (1 - true) / count) ** 0.5
 

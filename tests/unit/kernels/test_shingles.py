@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.kernels.shingles import BLOCK, CHARACTERS, WORDS, jaccard_pairs, shingle_sets, word_tables
+from gristmill.kernels.shingles import (
+    BLOCK,
+    CHARACTERS,
+    WORDS,
+    jaccard_lists,
+    jaccard_pairs,
+    shingle_sets,
+    word_tables,
+)
 from gristmill.kernels.text_column import text_column
 
 # One lower-case letter for each, no marks: what `str.lower` does to these the tables do too.
@@ -167,3 +175,13 @@ def test_jaccard_is_that_of_sets(sets: list[set[int]]) -> None:
     firsts, seconds = (indices.reshape(-1).astype(np.int64) for indices in np.indices((len(sets), len(sets))))
     found = jaccard_pairs(values, bounds, values, bounds, firsts, seconds)
     assert found.tolist() == [jaccard(sets[a], sets[b]) for a, b in zip(firsts, seconds, strict=True)]
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=12), min_size=2, max_size=5))
+def test_jaccard_of_lists_is_that_of_their_sets(lists: list[list[int]]) -> None:
+    bounds = np.cumsum([0, *map(len, lists)])
+    values = np.array([value for one in lists for value in one], np.uint64) << np.uint64(58)
+    values.flags.writeable = bounds.flags.writeable = False
+    firsts, seconds = (indices.reshape(-1).astype(np.int64) for indices in np.indices((len(lists), len(lists))))
+    found = jaccard_lists(values, bounds, values, bounds, firsts, seconds)
+    assert found.tolist() == [jaccard(set(lists[a]), set(lists[b])) for a, b in zip(firsts, seconds, strict=True)]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.kernels import sorting
-from gristmill.kernels.sorting import stable_order
+from gristmill.kernels.sorting import shared_keys, stable_order
 
 
 @given(st.integers(0, 5000), st.integers(1, 64), st.integers(0, 1 << 63), st.integers(0, 2**32 - 1))
@@ -27,3 +27,13 @@ def test_keys_that_crowd_are_sorted_all_the_same() -> None:
 def test_hashes_are_sorted_without_comparing_all_of_them() -> None:
     keys = np.random.default_rng(3).integers(0, 1 << 64, 5000, dtype=np.uint64)
     assert len(sorting._order(np.frombuffer(keys.tobytes(), np.uint64))) == 5000
+
+
+@given(st.lists(st.integers(0, 200), max_size=150), st.sets(st.integers(0, 200), max_size=60))
+def test_shared_keys_are_those_of_both(keys: list[int], wanted: set[int]) -> None:
+    left, right = (np.array(sorted(values), np.uint64) for values in (keys, wanted))
+    left.flags.writeable = right.flags.writeable = False
+    found, firsts, ends = shared_keys(left, right)
+    assert [int(right[number]) for number in found] == sorted(wanted & set(keys))
+    for number, first, end in zip(found, firsts, ends, strict=True):
+        assert left[first:end].tolist() == [int(right[number])] * keys.count(int(right[number]))

@@ -42,7 +42,7 @@ def lines_of(events: list[Event], *, interval: float = 60) -> list[str]:
 def test_first_and_last_line() -> None:
     first, last = lines_of([started(before=1), task(), sample(), committed(), RunFinished("done")])
     assert first == "clean: 3 stages, 4 partitions, 1 done before, 2.0 MB, executor local"
-    assert last == "clean done: 2/4 partitions · 100 rows read (2.5/s) · 60 written · at most 5.0 MB of memory · 40 s"
+    assert last == "clean done: 2/4 partitions · 100 rows read (2.5/s) · 60 written · peak memory 5.0 MB · 40 s"
 
 
 def test_of_several_pipelines_each_is_shown_from_zero() -> None:

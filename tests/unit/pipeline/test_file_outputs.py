@@ -79,16 +79,16 @@ def test_its_input_is_not_split(source: Path, tmp_path: Path, workers: int) -> N
     whole = _job(source, tmp_path / "out.jsonl", blocksize=200)
     shown = whole.explain(here())
     assert "Input: 1 partition" in shown
-    assert "out.jsonl is one file, which one worker writes. Name a folder to use all cores." in shown
+    assert "out.jsonl is a single file, so one worker writes it. Pass a folder to use all cores." in shown
     whole.run(LocalExecutor(config={"num_cpus": workers}), progress=False)
     assert _read(tmp_path / "out.jsonl") == KEPT
-    assert "one worker" not in _job(source, tmp_path / "out.jsonl").explain(here())
+    assert "one worker writes it" not in _job(source, tmp_path / "out.jsonl").explain(here())
 
 
 def test_several_input_files_need_a_folder(source: Path, tmp_path: Path) -> None:
     write_lines(source.with_name("two.jsonl"), ROWS)
     job = _job(source.parent, tmp_path / "out.jsonl")
-    with pytest.raises(OutputError, match=r"out.jsonl is one file, and the input is 2 files.*Name a folder"):
+    with pytest.raises(OutputError, match=r"out.jsonl is a single file, but the input is 2 files.*Pass a folder"):
         job.run(here())
     assert "A run would refuse: The output" in job.explain(here())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
@@ -105,7 +105,7 @@ def test_a_folder_of_such_a_name_stays_a_folder(source: Path, tmp_path: Path) ->
 def test_a_file_of_other_origin_is_not_replaced(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     output.write_text("mine")
-    with pytest.raises(OutputExistsError, match=r"out.jsonl was written by no run"):
+    with pytest.raises(OutputExistsError, match=r"out.jsonl was not written by a run"):
         _job(source, output).run(here())
     with pytest.raises(OutputExistsError, match=r"mode='error'"):
         _job(source, output, mode="error").run(here())
@@ -125,14 +125,14 @@ def test_the_input_is_not_replaced(source: Path, mode: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "writer", "told"),
     [
-        ("out.parquet", JsonlWriter, "ends with .parquet, but the writer makes .jsonl files"),
-        ("out.jsonl", ParquetWriter, "ends with .jsonl, but the writer makes .parquet files"),
+        ("out.parquet", JsonlWriter, "ends with .parquet, but the writer writes .jsonl files"),
+        ("out.jsonl", ParquetWriter, "ends with .jsonl, but the writer writes .parquet files"),
     ],
 )
 def test_the_name_must_agree_with_the_writer(source: Path, tmp_path: Path, name: str, writer: Any, told: str) -> None:
     with pytest.raises(OutputError, match=told):
         Pipeline("job", stages=[JsonlReader(str(source)), writer(str(tmp_path / name))]).run(here())
-    with pytest.raises(OutputError, match=r"ends with .jsonl.gz, but the writer makes .jsonl.zst files"):
+    with pytest.raises(OutputError, match=r"ends with .jsonl.gz, but the writer writes .jsonl.zst files"):
         _job(source, tmp_path / "out.jsonl.gz", compression="zstd").run(here())
 
 

@@ -217,7 +217,7 @@ def test_a_file_that_is_something_else_is_one_error_before_the_run(tmp_path, kin
         job(tmp_path)
     assert said in str(caught.value)
     assert str(tmp_path / "in" / "b.jsonl") in str(caught.value)
-    assert "To leave it out, move it away or let its name begin with '_'." in str(caught.value)
+    assert "To skip it, move it away or begin its name with '_'." in str(caught.value)
     assert not (tmp_path / "out").exists()
     os.rename(tmp_path / "in" / "b.jsonl", tmp_path / "in" / "_b.jsonl")  # as the message says
     assert job(tmp_path).report.rows_read == 30

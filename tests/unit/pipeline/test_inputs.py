@@ -261,7 +261,7 @@ def test_a_key_that_planning_has_not_seen_is_left_to_the_stage(tmp_path: Path, m
     write_lines(tmp_path / "in" / "a.jsonl", [*lines, {"id": -1, "text": "here"}])
     result = _run(tmp_path, Modify(str.upper))
     (note,) = result.report.notes
-    assert re.search(r"needs the column 'text', which none of the \d+ records has that planning has looked at", note)
+    assert re.search(r"reads column 'text', which is missing from all \d+ records sampled", note)
     assert read_lines(tmp_path / "out")[-1] == '{"id": -1, "text": "HERE"}'
     write_lines(tmp_path / "in" / "b.jsonl", lines)
     with pytest.raises(StageFailedError, match=r"No column 'text'; this batch has 'id', 'filler'. Set the sta"):

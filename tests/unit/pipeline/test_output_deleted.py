@@ -46,10 +46,10 @@ def _run(folder: Path, output: str, harm: Callable[[], Any] | None = None) -> An
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
-        (shutil.rmtree, r"4 files, such as part-0\.jsonl, changed or gone"),
+        (shutil.rmtree, r"4 files, such as part-0\.jsonl, changed or missing"),
         (lambda out: (out / "part-1.jsonl").unlink(), r"1 file, such as part-1\.jsonl"),
         (lambda out: (out / "part-2.jsonl").write_text(""), r"1 file, such as part-2\.jsonl"),
-        (lambda out: shutil.rmtree(f"{out}.gristmill/index"), r"changed or gone"),
+        (lambda out: shutil.rmtree(f"{out}.gristmill/index"), r"changed or missing"),
         (lambda out: shutil.rmtree(f"{out}.gristmill/manifest"), r"4 partitions without a record"),
     ],
     ids=["output deleted", "file deleted", "file emptied", "index deleted", "manifest deleted"],

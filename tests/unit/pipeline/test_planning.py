@@ -160,7 +160,7 @@ def test_readers_come_first_and_writers_last(tmp_path: Path) -> None:
         PlanningError, match=r"A reader must be the first stage: JsonlReader \('jsonl_reader'\) was found after 'tag'"
     ):
         draft([Tag(), reader], has_initial_tasks=True)
-    with pytest.raises(PlanningError, match=r"after 'jsonl_reader'.*one reader file_paths=\["):
+    with pytest.raises(PlanningError, match=r"after 'jsonl_reader'.*file_paths=\[…, …\] to one reader"):
         draft([reader, reader], has_initial_tasks=False)
     with pytest.raises(PlanningError, match="must come last"):
         draft([reader, writer, Tag()], has_initial_tasks=False)
@@ -200,10 +200,11 @@ def test_add_stage_shows_the_line_to_write(tmp_path: Path) -> None:
         ),
     ):
         assert "Write: add_stage(ScoreFilter(WordCountFilter(…)))" in message(add)
-    assert "got the class WordCountFilter, not an object of it. Write: add_stage(ScoreFilter(WordCountFilter(…)))" in (
-        message(lambda: pipeline.add_stage(WordCountFilter))
+    assert (
+        "got the class WordCountFilter, not an instance of it. Write: add_stage(ScoreFilter(WordCountFilter(…)))"
+        in (message(lambda: pipeline.add_stage(WordCountFilter)))
     )
-    assert message(lambda: pipeline.add_stage(Tag)).endswith("not an object of it. Write: add_stage(Tag(…))")
+    assert message(lambda: pipeline.add_stage(Tag)).endswith("not an instance of it. Write: add_stage(Tag(…))")
     assert "Write @processing_stage(name='shout') above its definition" in message(lambda: pipeline.add_stage(shout))
     assert "got a lambda. Define a function with @processing_stage" in message(lambda: pipeline.add_stage(lambda b: b))
     workflow = ExactDeduplicationWorkflow(input_path="in", output_path=str(tmp_path), text_field="text")
@@ -277,7 +278,7 @@ def test_a_stage_can_be_in_two_pipelines(tmp_path: Path) -> None:
 def test_describe_names_stages_and_columns(tmp_path: Path) -> None:
     text = _job(tmp_path, Modify(str.upper), Tag()).describe()
     assert text.splitlines()[0] == "Pipeline: job"
-    for words in ("jsonl_reader (JsonlReader)", "(Modify)", "reads: text", "tag (Tag)", "gives: tag", "jsonl_writer"):
+    for words in ("jsonl_reader (JsonlReader)", "(Modify)", "reads: text", "tag (Tag)", "writes: tag", "jsonl_writer"):
         assert words in text
 
 
@@ -352,7 +353,7 @@ def test_files_that_no_run_has_written_are_not_replaced(tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "a.jsonl", [{"id": 1, "text": "new"}])
     write_lines(tmp_path / "out" / "a.jsonl", [{"id": 1, "text": "mine"}])
     mine = (tmp_path / "out" / "a.jsonl").read_bytes()
-    with pytest.raises(OutputExistsError, match=r"holds 'a\.jsonl', written by no run"):
+    with pytest.raises(OutputExistsError, match=r"holds 'a\.jsonl', not written by a run"):
         _copy(tmp_path).run(executor=here(), fresh=True)
     assert (tmp_path / "out" / "a.jsonl").read_bytes() == mine
     assert _copy(tmp_path, "overwrite").run(executor=here()).report.rows_written == 1
@@ -362,7 +363,7 @@ def test_files_that_no_run_has_written_are_not_replaced(tmp_path: Path) -> None:
 def test_a_writer_that_wants_an_empty_folder_gets_one(tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "a.jsonl", [{"id": 1, "text": "new"}])
     write_lines(tmp_path / "out" / "other.jsonl", [{"id": 1, "text": "mine"}])
-    with pytest.raises(OutputExistsError, match=r"There is something at .*out \('other\.jsonl'\)"):
+    with pytest.raises(OutputExistsError, match=r"out is not empty \('other\.jsonl'\)"):
         _copy(tmp_path, "error").run(executor=here())
     assert _copy(tmp_path, "error", "new").run(executor=here()).report.rows_written == 1
 
@@ -377,13 +378,13 @@ def test_an_output_above_the_input_is_refused(tmp_path: Path) -> None:
     "make", [lambda fields: JsonlReader("in/", fields=fields), lambda f: JsonlWriter("out/", fields=f)]
 )
 def test_one_text_is_no_list_of_fields(make: Any) -> None:
-    with pytest.raises(UsageError, match=r"give a list of column names: fields=\['id'\]"):
+    with pytest.raises(UsageError, match=r"pass a list of column names: fields=\['id'\]"):
         make("id")
 
 
 @pytest.mark.parametrize("paths", [None, 5])
 def test_what_is_no_path_is_refused(paths: Any) -> None:
-    with pytest.raises(UsageError, match=rf"file_paths={paths}: give a file, a folder"):
+    with pytest.raises(UsageError, match=rf"file_paths={paths}: must be a file, folder"):
         JsonlReader(paths)
 
 
@@ -396,7 +397,7 @@ def _notes(tmp_path: Path, *stages: Any) -> str:
 
 def test_a_column_of_the_input_that_a_stage_would_replace_is_named(tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "a.jsonl", [{"text": "one two", "words": "many", "tag": "a", "title": "b"}])
-    replaced = "writes column {!r}, which the input already has: the values of the input are replaced"
+    replaced = "writes column {!r}, which the input already has: the input values are overwritten"
     words = ScoreFilter(WordCountFilter(min_words=0), score_field="words")
     assert f"{words.name} {replaced.format('words')}" in _notes(tmp_path, words)
     assert f"slicer {replaced.format('title')}" in _notes(
@@ -421,7 +422,7 @@ def test_results_never_replace_a_text(tmp_path: Path) -> None:
     labelled = LinearClassifier(model_path="shipped:text_kind", label_field="text", text_field="title")
     numbered = AddId("text", overwrite=True).with_(name="numbered")
     for stages in ([scored, reading], [reading, scored], [labelled, reading], [numbered, reading]):
-        with pytest.raises(PlanningError, match="column 'text' holds text, which its results would replace"):
+        with pytest.raises(PlanningError, match="column 'text' holds text, which the stage's results would overwrite"):
             _notes(tmp_path, *stages)
     # Nobody reads the column as text: a note will do.
     assert "scored writes column 'text'" in _notes(tmp_path, scored)
@@ -435,7 +436,7 @@ def test_a_column_without_text_is_refused_where_text_is_read(tmp_path: Path, val
     rows = [{"id": "1", "text": value, "mixed": value}, {"id": "2", "text": None, "mixed": "text"}]
     write_lines(tmp_path / "in" / "a.jsonl", rows)
     words = ScoreFilter(WordCountFilter(min_words=0))
-    with pytest.raises(PlanningError, match=rf"column 'text' \(text_field\) holds {holds} in 2 records: name"):
+    with pytest.raises(PlanningError, match=rf"column 'text' \(text_field\) holds {holds} in 2 records: use"):
         _notes(tmp_path, words)
     _notes(tmp_path, ScoreFilter(WordCountFilter(min_words=0), text_field="mixed"))
     _notes(tmp_path, Modify(str), words)  # which makes it text

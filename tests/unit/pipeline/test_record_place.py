@@ -78,7 +78,7 @@ def test_another_place_has_to_be_named_again(source: Path, tmp_path: Path, elsew
         assert _run(source, tmp_path / "out", record_path=record).partitions_done_before == 3
         with pytest.raises(InputNotFoundError, match=r"no record in .*out.gristmill.*--record \(record_path=…\)"):
             verify(tmp_path / "out")
-        with pytest.raises(OutputExistsError, match="written by no run"):
+        with pytest.raises(OutputExistsError, match="not written by a run"):
             _run(source, tmp_path / "out")
 
 
@@ -118,7 +118,7 @@ def test_a_record_is_that_of_one_output(source: Path, tmp_path: Path) -> None:
     _run(source, tmp_path / "out", record_path=record)
     for output in ("new", "there"):
         (tmp_path / "there").mkdir(exist_ok=True)
-        with pytest.raises(OutputExistsError, match=r"kept is the record of .*out. Name another place"):
+        with pytest.raises(OutputExistsError, match=r"kept is the record of .*out. Choose another place"):
             _run(source, tmp_path / output, record_path=record)
     verify(tmp_path / "out", record_path=record).raise_for_problems()
     (tmp_path / "out").rename(tmp_path / "moved")
@@ -164,7 +164,7 @@ def test_a_record_is_no_input(source: Path, tmp_path: Path) -> None:
     _run(source, tmp_path / "all" / "first")
     _run(tmp_path / "all", tmp_path / "second", min_words=1)
     assert read_rows(tmp_path / "second") == read_rows(tmp_path / "all" / "first")
-    with pytest.raises(OutputError, match="lies inside the input folder"):
+    with pytest.raises(OutputError, match="is inside the input folder"):
         _run(tmp_path / "all", tmp_path / "all" / "third")
 
 
@@ -173,7 +173,7 @@ def test_a_deleted_output_is_started_over(source: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "out").iterdir():
         path.unlink()
     (tmp_path / "out").rmdir()
-    assert "done already" not in _job(source, tmp_path / "out", min_words=5).explain(here())
+    assert "done;" not in _job(source, tmp_path / "out", min_words=5).explain(here())
     assert _run(source, tmp_path / "out", min_words=5).partitions_done_before == 0
     verify(tmp_path / "out").raise_for_problems()
     _run(source, tmp_path / "whole", min_words=5)

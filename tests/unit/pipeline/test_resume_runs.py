@@ -64,24 +64,24 @@ def test_nothing_is_done_twice(tmp_path: Path) -> None:
 
 def test_the_plan_tells_what_is_done_and_changes_nothing(tmp_path: Path) -> None:
     _input(tmp_path, files=2)
-    assert "done already" not in _job(tmp_path).explain(here())
+    assert "done;" not in _job(tmp_path).explain(here())
     _committed(_job(tmp_path))
-    assert "2 of 2 partitions are done already; nothing is left to run." in _job(tmp_path).explain(here())
+    assert "2 of 2 partitions are done; nothing is left to run." in _job(tmp_path).explain(here())
     for name in ("2", "3"):
         write_lines(tmp_path / "in" / f"{name}.jsonl", [{"id": name, "text": "three words here"}])
     before = {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "out").values()}
     shown = _job(tmp_path).explain(here()).splitlines()
-    assert shown[-1] == "2 of 4 partitions are done already; a run would process 2."
+    assert shown[-1] == "2 of 4 partitions are done; a run would process 2."
     assert {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "out").values()} == before
     os.utime(tmp_path / "in" / "0.jsonl", (0, 0))
     (tmp_path / "out" / "1.jsonl").unlink()
     shown = _job(tmp_path).explain(here()).splitlines()
-    assert shown[-2] == "0 of 4 partitions are done already; a run would process 4."
-    assert shown[-1] == "To be done again: 0 (0.jsonl was modified since), and 1 more."
+    assert shown[-2] == "0 of 4 partitions are done; a run would process 4."
+    assert shown[-1] == "To be redone: 0 (0.jsonl was modified since), and 1 more."
     assert _committed(_job(tmp_path)) == ["0", "1", "2", "3"]
     (tmp_path / "out" / "1.jsonl").unlink()
     shown = _job(tmp_path).explain(here()).splitlines()
-    assert shown[-1] == "To be done again: 1 (1.jsonl is missing from the output)."
+    assert shown[-1] == "To be redone: 1 (1.jsonl is missing from the output)."
     assert _committed(_job(tmp_path)) == ["1"]
 
 
@@ -103,7 +103,7 @@ def test_the_plan_says_why_a_run_would_refuse_as_the_run_does(tmp_path: Path) ->
     stages = [JsonlReader(str(tmp_path / "in")), JsonlWriter(str(tmp_path / "out"), mode="error")]
     assert "mode='error'" in refused(Pipeline("job", stages=stages))
     inside = [JsonlReader(str(tmp_path / "in")), JsonlWriter(str(tmp_path / "in" / "out"))]
-    assert "lies inside the input folder" in refused(Pipeline("job", stages=inside))
+    assert "is inside the input folder" in refused(Pipeline("job", stages=inside))
     stages[1] = JsonlWriter(str(tmp_path / "out"), mode="overwrite")
     assert "refuse" not in Pipeline("job", stages=stages).explain(here())
     assert "3 of 3 partitions are done" in _job(tmp_path).explain(here(), scores="all")
@@ -246,7 +246,7 @@ def test_output_of_version_0_1_is_resumed_and_the_code_is_not_compared(
         _committed(_job(tmp_path, mine, words))
     with pytest.raises(ResumeError, match="changed from 3 to 4"):
         _job(tmp_path, mine, ScoreFilter(WordCountFilter(min_words=4))).run(executor=here())
-    assert "3 of 3 partitions are done already" in _job(tmp_path, mine, words).explain(here())
+    assert "3 of 3 partitions are done" in _job(tmp_path, mine, words).explain(here())
     again = _job(tmp_path, mine, words).run(executor=here()).report
     assert again.partitions_done_before == 3
     assert "does not tell whether your code has changed" in " ".join(again.notes)
@@ -468,7 +468,7 @@ def test_the_share_that_may_be_dropped_is_a_parameter(tmp_path: Path) -> None:
     assert "'WordCountFilter' dropped 50.0% of 200 rows" in alarm
     assert "dropping more than 40% is usually a mistake" in alarm
     assert job.run(executor=here(), fresh=True, alarm_share=None).report.alarms == ()
-    with pytest.raises(UsageError, match=r"alarm_share=40: give a share in \[0, 1\]"):
+    with pytest.raises(UsageError, match=r"alarm_share=40: must be a share in \[0, 1\]"):
         job.run(executor=here(), alarm_share=40)
 
 

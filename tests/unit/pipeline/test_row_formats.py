@@ -185,9 +185,9 @@ def test_columns_are_checked_before_anything_is_read(tmp_path: Path) -> None:
             JsonlWriter(str(tmp_path / "out")),
         ],
     )
-    with pytest.raises(MissingColumnError, match="there are only 'id', 'text'"):
+    with pytest.raises(MissingColumnError, match="found: 'id', 'text'"):
         wrong.run(executor=here())
-    with pytest.raises(MissingColumnError, match="'body', but there are only 'id', 'text'"):
+    with pytest.raises(MissingColumnError, match=r"'body', which is missing \(found: 'id', 'text'"):
         Pipeline("job", stages=[CsvReader(source, fields=["body"]), JsonlWriter(str(tmp_path / "out"))]).run(
             executor=here()
         )
@@ -229,9 +229,9 @@ def test_limit_sample_and_fields(tmp_path: Path) -> None:
 def test_readers_refuse_what_they_do_not_know(kind: str) -> None:
     with pytest.raises(UsageError, match="encoding='utf-9'"):
         CsvReader("a.csv", encoding="utf-9")
-    with pytest.raises(UsageError, match="give one of 'file', 'line', 'paragraph'"):
+    with pytest.raises(UsageError, match="must be one of 'file', 'line', 'paragraph'"):
         TextReader("a", document="page")
-    with pytest.raises(UsageError, match="give one character"):
+    with pytest.raises(UsageError, match="must be a single character"):
         CsvReader("a.csv", delimiter="||")
     with pytest.raises(UsageError, match="errors='strict'"):
         DocumentReader("a", kind, errors="strict")  # type: ignore[arg-type]
@@ -249,7 +249,7 @@ def test_deduplication_of_other_formats(tmp_path: Path) -> None:
     (source / "2.csv").write_text(f'id,text\ntwice,"{TEXTS[3]}"\n')
     said = CliRunner().invoke(cli, ["dedup", "exact", str(source), str(tmp_path / "none")])
     assert said.exit_code == 1
-    assert "0.csv is CSV, and this command reads JSONL and Parquet. A recipe deduplicates every format" in said.output
+    assert "0.csv is CSV, but this command reads JSONL and Parquet. A recipe deduplicates every format" in said.output
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
         "name: small\nstages:\n- DocumentReader: {file_paths: '${input_path}'}\n- ExactDeduplication\n"
@@ -268,5 +268,5 @@ def test_deduplication_of_other_formats(tmp_path: Path) -> None:
 def test_pages_without_an_extractor_name_it(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text("<p>Hello</p>")
     stages = [DocumentReader(str(tmp_path)), ScoreFilter(WordCountFilter()), JsonlWriter(str(tmp_path / "out"))]
-    with pytest.raises(MissingColumnError, match="a stage before it that gives 'text', such as HtmlExtractor"):
+    with pytest.raises(MissingColumnError, match="a stage before it that writes 'text', such as HtmlExtractor"):
         Pipeline("pages", stages=stages).run()

@@ -129,7 +129,7 @@ def test_what_cannot_be_written_so_is_refused() -> None:
         lambda: ArrowWriter("o", compression="gz"),
         lambda: CsvWriter("o", delimiter="ab"),
     ):
-        with pytest.raises(UsageError, match="give"):
+        with pytest.raises(UsageError, match="must be"):
             made()
-    with pytest.raises(UsageError, match="'html': give one of 'jsonl', 'parquet', 'arrow', 'csv'"):
+    with pytest.raises(UsageError, match="'html': must be one of 'jsonl', 'parquet', 'arrow', 'csv'"):
         DocumentWriter("o", "html")

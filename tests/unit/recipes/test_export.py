@@ -99,7 +99,7 @@ JsonlReaderOfMine.__name__ = "JsonlReader"
         (JsonlReaderOfMine("in/"), "is not among the names"),
         (Modify(str.upper), "is not among the names"),
         (Modify([UrlRemover(), UrlRemover()]), "several parts"),
-        (JsonlReader("in/").with_({"jsonl_reader": {"batch_size": 2}}), "cannot be told from its attributes"),
+        (JsonlReader("in/").with_({"jsonl_reader": {"batch_size": 2}}), "cannot be derived from its attributes"),
     ],
 )
 def test_refused(stage: Stage, part: str) -> None:

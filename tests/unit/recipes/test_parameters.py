@@ -54,7 +54,7 @@ MISFITS: list[tuple[Any, Any, str]] = [
     (3.5, int, "expected a whole number, found 3.5"),
     (50.0, int, "Write 50."),
     ("3", int, "found '3'"),
-    (3, str, "Put it in quotes"),
+    (3, str, "Quote it"),
     (None, int, "found null"),
     ("a", list[str], "expected a list of texts, found 'a'"),
     (["a", 1], list[str], "expected text, found 1"),

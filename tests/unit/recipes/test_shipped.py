@@ -16,6 +16,9 @@ NEEDED = {
     "english": {"input_path", "output_path"},
     "non_english": {"input_path", "output_path"},
     "code": {"input_path", "output_path", "path_to_tokenizer"},
+    "grade": {"input_path", "model", "output_path"},
+    "knowledge": {"input_path", "model", "output_path"},
+    "rephrase": {"input_path", "model", "output_path"},
     "web": {"input_path", "output_path"},
     "web_crawl": {"input_path", "output_path"},
     "web_dedup": {"input_path", "output_path"},
@@ -80,9 +83,8 @@ def test_a_path_never_means_a_shipped_recipe(path: str) -> None:
 
 
 def test_unknown() -> None:
-    with pytest.raises(
-        RecipeError, match=r"code, demo, english, non_english, web, web_crawl, web_dedup\. Did you mean 'english'"
-    ):
+    listed = r"code, demo, english, grade, knowledge, non_english, rephrase, web, web_crawl, web_dedup\. "
+    with pytest.raises(RecipeError, match=listed + "Did you mean 'english'"):
         find_recipe("englisch")
 
 

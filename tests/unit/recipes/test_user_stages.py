@@ -138,8 +138,8 @@ def test_an_allowed_module_gives_stages_filters_modifiers_and_functions(folder: 
     ("name", "message"),
     [
         ("own_stages:Stam", "has no 'Stam'. Did you mean 'Stamp'"),
-        ("own_stages:number", "is no stage"),
-        ("own_stages:os", "is no stage"),
+        ("own_stages:number", "is not a stage"),
+        ("own_stages:os", "is not a stage"),
         ("broken_stages:Any", "importing 'broken_stages' failed: ValueError: on import"),
         ("needy_stages:Any", "importing 'needy_stages' failed: ModuleNotFoundError: No module named 'no_such_package'"),
         ("missing_stages:Any", "there is no module 'missing_stages'"),

@@ -72,7 +72,7 @@ def test_the_card_says_what_was_dropped(tmp_path: Path) -> None:
 def test_a_readme_of_somebody_else_stays(tmp_path: Path) -> None:
     out = run(tmp_path, "jsonl")
     (out / "README.md").write_text("mine")
-    with pytest.raises(OutputExistsError, match="gristmill did not make it"):
+    with pytest.raises(OutputExistsError, match="was not written by gristmill"):
         write_card(str(out))
     write_card(str(out), replace=True)
     assert "mine" not in (out / "README.md").read_text()

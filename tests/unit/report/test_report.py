@@ -309,7 +309,7 @@ def test_an_input_that_is_gone_is_said(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "in")
     data = contents(tmp_path / "out")
     assert len(data["missing"]) == 1
-    assert data["missing"][0].startswith("The input cannot be read any more, so some texts are missing: a: ")
+    assert data["missing"][0].startswith("The input is no longer readable, so some texts are missing: a: ")
     assert "text" not in data["dropped"][0]["documents"][0]
 
 
@@ -318,7 +318,7 @@ def test_documents_given_as_tasks_have_no_texts_to_read_again(tmp_path: Path) ->
     stages = [ScoreFilter(WordCountFilter()), JsonlWriter(str(tmp_path / "out"))]
     Pipeline("given", stages=stages).run(executor=here(), initial_tasks=[batch])
     (missing,) = contents(tmp_path / "out")["missing"]
-    assert missing.endswith("The documents were given as tasks and lie in no file.")
+    assert missing.endswith("The documents were passed as tasks and are not in any file.")
 
 
 def test_a_place_that_cannot_be_written_asks_for_another(copied: Path, tmp_path: Path) -> None:

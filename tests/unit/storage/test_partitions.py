@@ -40,6 +40,20 @@ def test_neither_size_means_one_per_file_and_large_files_split():
     assert [part.index for part in partitions] == list(range(6))
 
 
+@pytest.mark.parametrize(("root", "asked"), [("/in", [32 * MB]), ("s3://in", [])])
+def test_web_archives_are_split_finer_unless_each_cut_is_a_request(root, asked):
+    sizes = []
+
+    def find_cuts(file, block_bytes):
+        sizes.append(block_bytes)
+        return [0, 30 * MB, file.size]
+
+    files = [InputFile(f"{root}/a.warc.gz", "a.warc.gz", 60 * MB, "1")]
+    partitions = make_partitions(files, format="warc", find_cuts=find_cuts, reading="{}")
+    assert sizes == asked
+    assert len(partitions) == 1 + len(asked)
+
+
 def test_files_per_partition_groups_in_path_order():
     partitions = make_partitions([file(f"{n}.jsonl", 10**12) for n in range(5)], format="jsonl", files_per_partition=2)
     assert [[part.relative for part in partition.ranges] for partition in partitions] == [

@@ -194,11 +194,11 @@ def test_no_byte_of_a_damaged_file_is_forgotten(seed):
 
 
 EXPECTED = {
-    "pywb/bad.arc": (0, ["wrong_length"] * 3),
+    "warcio/bad.arc": (0, ["wrong_length"] * 3),
     "pywb/dupes.warc.gz": (25, []),
-    "pywb/example.arc.gz": (2, []),
+    "warcio/example.arc.gz": (2, []),
     "pywb/example.warc": (5, ["wrong_length"]),
-    "pywb/example-bad.warc.gz.bad": (6, []),
+    "warcio/example-bad.warc.gz.bad": (6, []),
     "pywb/iana.warc.gz": (343, []),
     "pywb/missing-status-text.warc": (0, ["not_warc"]),
     "warcio/example-bad-non-chunked.warc.gz": (6, []),
@@ -211,8 +211,9 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_archives_that_others_wrote(name, shared_data):
-    data = (shared_data / "warc_real" / name).read_bytes()
+def test_archives_that_others_wrote(name, request):
+    folder = request.getfixturevalue("larger_data" if name.startswith("pywb/") else "shared_data")
+    data = (folder / "warc_real" / name).read_bytes()
     codec = "gz" if data[:2] == b"\x1f\x8b" else "none"
     found = read(data, codec)
     broken = [one.cause for one in found if isinstance(one, Broken)]

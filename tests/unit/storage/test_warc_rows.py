@@ -178,7 +178,7 @@ def test_what_a_file_is_compressed_with_is_told_by_its_bytes(tmp_path):
 
 
 def test_records_of_an_arc_file_have_names_and_dates(shared_data):
-    [row], broken, counts = read(shared_data / "warc_real" / "pywb" / "example.arc.gz")
+    [row], broken, counts = read(shared_data / "warc_real" / "warcio" / "example.arc.gz")
     assert (broken, counts) == ([], {"warcinfo": 1})
     assert (row["id"], row["url"], row["date"]) == ("example.arc.gz#171", "http://example.com/", "2014-02-16T05:02:21Z")
     assert row["html"].lstrip().startswith(b"<!doctype html>")

@@ -17,12 +17,13 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.cli.classifier import command
+from gristmill.cli.classifier import agreement_text, command
 from gristmill.errors import InputError, OutputError
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.training import linear
 from gristmill.training import result as training_result
 from gristmill.training.labelled_data import LabelledTexts, read_labelled
+from gristmill.training.result import Evaluation
 from tests.unit.stages.text.models.tiny import batch_of, run
 
 ROWS = [{"text": f"{word} {number}", "label": word} for word in ("ball", "bank") for number in range(6)]
@@ -56,13 +57,38 @@ def test_a_record_that_is_no_labelled_text_is_named(row: Any, message: str, tmp_
         read_labelled(write(tmp_path / "data.jsonl", [*ROWS, row]), text_field="text", label_field="label")
 
 
-def test_a_folder_and_half_a_gzip_file_are_no_data(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder"):
+def test_an_empty_folder_and_half_a_gzip_file_are_no_data(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no \.jsonl or \.jsonl\.gz files"):
         read_labelled(tmp_path, text_field="text", label_field="label")
     packed = gzip.compress(write(tmp_path / "data.jsonl", ROWS).read_bytes())
     (tmp_path / "data.jsonl.gz").write_bytes(packed[:-20])
     with pytest.raises(InputError, match="not a whole gzip file"):
         read_labelled(tmp_path / "data.jsonl.gz", text_field="text", label_field="label")
+
+
+def test_a_folder_stands_for_its_files(tmp_path: Path) -> None:
+    whole = read_labelled(write(tmp_path / "all.jsonl", ROWS), text_field="text", label_field="label")
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    write(folder / "a.jsonl", ROWS[::2])
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(write(tmp_path / "b.jsonl", ROWS[1::2]).read_bytes()))
+    (folder / "_notes.jsonl").write_text("not JSON")
+    found = read_labelled(folder, text_field="text", label_field="label")
+    assert sorted(found.texts) == sorted(whole.texts)
+    assert found.labels == whole.labels
+
+
+def test_agreement_with_grades() -> None:
+    truth, predicted = np.array([0, 0, 1, 2, 3, 3]), np.array([0, 1, 1, 3, 3, 0])
+    found = Evaluation.of(truth, predicted, ["0", "1.0", "3", "5"]).grades()
+    assert found is not None
+    assert found["within_one"] == 4 / 6
+    assert found["mean_absolute_error"] == (1 + 2 + 5) / 6
+    assert found["at_least"]["3"] == {"precision": 1.0, "recall": 2 / 3, "f1": pytest.approx(0.8)}
+    assert Evaluation.of(truth, predicted, ["a", "b", "c", "d"]).grades() is None
+    assert Evaluation.of(truth, predicted, ["0.5", "1", "2", "3"]).grades() is None
+    assert Evaluation.of(truth[:0], predicted[:0], ["0", "1", "2", "3"]).grades() is None
+    assert "grade 3 or higher: precision 1.00, recall 0.67, F1 0.80" in agreement_text(found)
 
 
 def test_what_a_file_holds_counts_and_not_its_name(tmp_path: Path) -> None:

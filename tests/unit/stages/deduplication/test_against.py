@@ -86,7 +86,7 @@ def test_documents_are_not_compared_with_themselves(tmp_path: Path) -> None:
 def test_other_documents_without_the_text_are_refused(tmp_path: Path) -> None:
     kept = other(tmp_path, [{"content": "one"}])
     write_files(tmp_path, {"a.jsonl": documents(["one"])})
-    with pytest.raises(MissingColumnError, match="none of these documents has the column 'text'"):
+    with pytest.raises(MissingColumnError, match="these documents lack the column 'text'"):
         deduplicate(tmp_path, against=kept)
 
 

@@ -99,7 +99,18 @@ def test_marking_adds_a_column_and_keeps_all(tmp_path: Path) -> None:
     assert marks == [[{"item": "trivia#0", "share": 1.0}, {"item": "trivia#1", "share": 1.0}], None, None]
 
 
-def test_eight_grams_need_half_of_the_words_of_an_item(tmp_path: Path) -> None:
+def test_eight_grams_need_more_than_half_of_the_words_of_an_item(tmp_path: Path) -> None:
+    words = QUESTION.split()[:16]
+    benchmark(tmp_path, trivia=[{"question": " ".join(words)}])
+    write_files(tmp_path, {"a.jsonl": documents([" ".join(words[:8]), " ".join(words[:9])])})
+    decontaminate(tmp_path, match="8gram")
+    assert kept_ids(tmp_path) == ["d0"]
+    assert found_in(tmp_path)["min_share"] == 0.5
+    decontaminate(tmp_path, match="8gram", min_share=0.5, fresh=True)
+    assert kept_ids(tmp_path) == []
+
+
+def test_eight_grams_count_words_of_one_document(tmp_path: Path) -> None:
     words = QUESTION.split()
     benchmark(tmp_path, trivia=[{"question": QUESTION}])
     write_files(tmp_path, {"a.jsonl": documents([" ".join(words[:8]), " ".join(words[:10])])})
@@ -172,17 +183,17 @@ def test_it_is_a_stage_of_a_pipeline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fields": ["quesion"]}, "has none of the fields 'quesion', only 'answer', 'question'. Did you mean"),
+        ({"fields": ["quesion"]}, r"has none of the fields 'quesion' \(found: 'answer', 'question'\). Did you mean"),
         ({"fields": ["trivial:question"]}, "there is no benchmark 'trivial'"),
-        ({"match": "12gram"}, "give one of 13gram, 8gram, fuzzy, semantic"),
-        ({"action": "delete"}, "give one of drop, cut, mark"),
+        ({"match": "12gram"}, "must be one of 13gram, 8gram, fuzzy, semantic"),
+        ({"action": "delete"}, "must be one of drop, cut, mark"),
         ({"min_share": 1.5}, "between 0 and 1"),
         ({"ngram": 0}, "a whole number of words"),
         ({"max_pieces": 0}, "at least 1"),
         ({"match": "semantic", "action": "cut"}, "there is no passage to cut"),
-        ({"match": "semantic", "eps": 1.0}, "from 0 to below 1"),
-        ({"match": "semantic", "ngram": 8}, "ngram=8 has no meaning with match='semantic'"),
-        ({"match": "fuzzy", "eps": 0.1}, "eps=0.1 has no meaning with match='fuzzy'"),
+        ({"match": "semantic", "eps": 1.0}, "must be at least 0 and below 1"),
+        ({"match": "semantic", "ngram": 8}, "ngram=8 does not apply to match='semantic'"),
+        ({"match": "fuzzy", "eps": 0.1}, "eps=0.1 does not apply to match='fuzzy'"),
     ],
 )
 def test_what_cannot_work_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -47,6 +47,7 @@ def test_a_paraphrased_item_is_found_and_other_documents_stay(tmp_path: Path) ->
     assert (decision.reason, decision.survivor) == ("contaminated", "trivia#0")
     assert decision.score is not None
     assert 0.85 <= decision.score < 1
+    assert f"it is similar to 'trivia#0', similarity {decision.score:.6g}" in str(decision)
     report = found_in(tmp_path)
     assert (report["match"], report["eps"]) == ("semantic", 0.15)
     (trivia,) = report["benchmarks"]

@@ -125,7 +125,7 @@ def test_a_changed_input_is_an_error_until_one_starts_over(tmp_path: Path) -> No
     with pytest.raises(InputChangedError, match=r"b was changed.*--fresh"):
         deduplicate(tmp_path)
     (folder / "b.jsonl").unlink()
-    with pytest.raises(InputChangedError, match="b is gone"):
+    with pytest.raises(InputChangedError, match="b is missing"):
         deduplicate(tmp_path)
     write_files(tmp_path, {"b.jsonl": documents(["x"], first=9), "c.jsonl": documents(["z"], first=10)})
     with pytest.raises(InputChangedError):

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from gristmill.errors import InputError, OutputExistsError, UsageError
 from gristmill.ledger.prove.verify import verify
 from gristmill.stages.deduplication import FuzzyDeduplicationWorkflow
+from gristmill.stages.deduplication.fuzzy.banding import Banding
 from gristmill.stages.deduplication.fuzzy.index import FuzzyIndex
 from gristmill.stages.deduplication.fuzzy.index_changes import forget_source, merge_indices
+from gristmill.stages.deduplication.fuzzy.signatures import IndexWriter, MinHashes
 from gristmill.stages.deduplication.sorted_runs import open_run
+from gristmill.tasks.columns import TableColumns
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tracking.origins import Lineage
 from tests.unit.pipeline.jobs import here, read_rows, write_lines
 
 WORDS = [f"w{number}" for number in range(400)]
@@ -96,7 +103,7 @@ def test_the_same_run_again_changes_nothing(tmp_path: Path) -> None:
     again = run(tmp_path, "s0", "o0", against=index)
     assert (Path(index) / "index.json").read_bytes() == before
     assert again["num_duplicates"] > 0
-    with pytest.raises(UsageError, match="holds these documents already"):
+    with pytest.raises(UsageError, match="already holds these documents"):
         run(tmp_path, "s0", "o1", against=index)
 
 
@@ -122,12 +129,60 @@ def test_a_changed_index_is_refused(tmp_path: Path) -> None:
         run(tmp_path, "s1", "o1", against=index)
 
 
+def test_only_files_that_were_touched_are_read_again(tmp_path: Path) -> None:
+    write_lines(tmp_path / "s0" / "a.jsonl", corpus(4, 20))
+    index = create(tmp_path)
+    run(tmp_path, "s0", "o0", against=index)
+    file = next(Path(index).glob("*shingles*"))
+    before = file.stat()
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    FuzzyIndex.load(index, check="touched")
+    with pytest.raises(InputError, match="changed or damaged"):
+        FuzzyIndex.load(index)
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)  # as it was, at another time
+    assert FuzzyIndex.load(index, check="touched").sources == FuzzyIndex.load(index).sources
+
+
+def test_an_index_that_is_damaged_during_a_run_gets_no_source(tmp_path: Path) -> None:
+    write_lines(tmp_path / "s0" / "a.jsonl", corpus(4, 20))
+    index = create(tmp_path)
+    run(tmp_path, "s0", "o0", against=index)
+    before = FuzzyIndex.load(index, check="touched")
+    file = next(Path(index).glob("*pairs*"))
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(InputError, match="changed or damaged"):
+        before.add("s1", fingerprint="x", output="o1", partitions=[], parts={}, removed=before.removed)
+
+
+def test_pieces_of_a_partition_become_one_file_of_each_kind(tmp_path: Path) -> None:
+    rows = [{"id": f"d{number}", "text": f"one two three four five six {number}"} for number in range(6)]
+    stage = MinHashes("text", banding=Banding(4, 2), keep_shingles=True, id_field="id")
+    writer = IndexWriter(str(tmp_path))
+    pieces = []
+    for number in range(2):
+        batch = DocumentBatch.from_columns(TableColumns(pa.Table.from_pylist(rows[number::2])), rows=np.arange(3))
+        batch._lineage = Lineage(0, "a")
+        part = writer.open_part(str(tmp_path / f"piece-{number}.arrow"))
+        part.append(writer.encode(stage.process(batch)), rows=3)
+        pieces += part.close()
+    whole = writer.concatenate(pieces, str(tmp_path / "whole.arrow"))
+    assert [(Path(one.path).name, one.rows) for one in whole] == [("whole.bands.arrow", 6), ("whole.shingles.arrow", 0)]
+    bands, shingles = (open_run(one.path) for one in whole)
+    assert (bands.num_rows, shingles.num_rows) == (24, 6)
+    assert bands.column("hash").to_pylist() == sorted(bands.column("hash").to_pylist())
+    assert {len(one) for one in shingles.column("shingles").to_pylist()} == {3}
+
+
 def test_what_does_not_fit_the_index_is_refused(tmp_path: Path) -> None:
     write_lines(tmp_path / "s0" / "a.jsonl", corpus(4, 20))
     index = create(tmp_path)
     with pytest.raises(UsageError, match=r"was made with threshold=0\.8 \(here 0\.7\)"):
         run(tmp_path, "s0", "o0", against=index, threshold=0.7, num_bands=20, minhashes_per_band=7)
-    with pytest.raises(UsageError, match="the first document in source order stays"):
+    with pytest.raises(UsageError, match="the first document in source order is kept"):
         run(tmp_path, "s0", "o0", against=index, survivor="longest")
     with pytest.raises(OutputExistsError):
         create(tmp_path)
@@ -151,7 +206,7 @@ def test_forgetting_a_source_leaves_what_the_others_would_have_made(tmp_path: Pa
     left = forget_source(index, "s0")
     assert {row["id"] for row in rows[30:]} - gone_in(index) == kept(tmp_path, "whole")
     assert sorted(Path(index).glob("00000-*")) == []
-    with pytest.raises(UsageError, match="no source 's9', only 's1', 's2'"):
+    with pytest.raises(UsageError, match=r"no source 's9' \(found: 's1', 's2'\)"):
         forget_source(left.path, "s9")
     run(tmp_path, "s0", "again", against=index)
     assert [one["name"] for one in FuzzyIndex.load(index).sources if not one.get("forgotten")] == ["s1", "s2", "s0-2"]
@@ -172,5 +227,5 @@ def test_merged_indices_know_what_both_knew(tmp_path: Path) -> None:
     merge_indices(first, second)
     run(tmp_path, "s2", "o2", against=first)
     assert {row["id"] for row in rows} - gone_in(first) == kept(tmp_path, "whole")
-    with pytest.raises(UsageError, match="Both indices hold the documents of 's1'"):
+    with pytest.raises(UsageError, match="Both indexes hold the documents of 's1'"):
         merge_indices(first, second)

@@ -249,7 +249,7 @@ def test_a_column_without_dates_is_refused(tmp_path: Path) -> None:
     write_files(tmp_path, {"a.jsonl": [{"text": "x", "date": "yesterday"}]})
     with pytest.raises(UsageError, match="such as 'yesterday'"):
         deduplicate(tmp_path, survivor="newest", score_field="date")
-    with pytest.raises(UsageError, match="name the column with the dates"):
+    with pytest.raises(UsageError, match="to the column that holds the dates"):
         ExactDeduplicationWorkflow("out/", "in/", survivor="newest")
     with pytest.raises(UsageError, match="key='link'"):
         ExactDeduplicationWorkflow("out/", "in/", key="link")  # type: ignore[arg-type]

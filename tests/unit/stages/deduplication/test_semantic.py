@@ -116,7 +116,9 @@ def test_an_eps_above_the_pairs_repeats_the_search_and_not_the_embeddings(tmp_pa
     at_small, before = kept(tmp_path / "one"), steps_of(tmp_path / "one")
     large = deduplicate(tmp_path / "one", eps=0.3)
     (note,) = large.get_metadata("notes")
-    assert note.startswith("--eps 0.3 (eps) is above the --max-eps 0.1 (max_eps) of the earlier run: pairs up to 0.3")
+    assert note.startswith(
+        "--eps 0.3 (eps) is above the --max-eps 0.1 (max_eps) of the earlier run: searching again for pairs up to 0.3"
+    )
     after = steps_of(tmp_path / "one")
     assert {step for step in after if before.get(step) == after[step]} == {"vectors", "twins", "centroids"}
     assert "survivors-0.02" not in after
@@ -138,7 +140,9 @@ def test_another_max_eps_repeats_the_search(tmp_path: Path) -> None:
     deduplicate(tmp_path, eps=0.02, max_eps=0.123456789)
     assert deduplicate(tmp_path, eps=0.1).get_metadata("max_eps") == 0.123456789
     found = deduplicate(tmp_path, eps=0.02, max_eps=0.05)
-    assert found.get_metadata("notes")[0].startswith("--max-eps 0.05 (max_eps) is not the 0.123457 of the earlier run")
+    assert found.get_metadata("notes")[0].startswith(
+        "--max-eps 0.05 (max_eps) differs from 0.123457 in the earlier run"
+    )
     assert found.get_metadata("max_eps") == 0.05
     assert deduplicate(tmp_path, eps=0.05).get_metadata("notes") == []
 
@@ -265,14 +269,14 @@ def test_embeddings_of_two_models_are_an_error(tmp_path: Path) -> None:
         tmp_path,
         {"a.jsonl": [{"embeddings": [1.0, 2.0]}], "b.jsonl": [{"embeddings": [1.0, 2.0, 3.0]}]},
     )
-    with pytest.raises(InputError, match=r"some of 2 and some of 3 numbers"):
+    with pytest.raises(InputError, match=r"some have 2 and some 3 numbers"):
         deduplicate(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"eps": None}, "say in eps"),
+        ({"eps": None}, "set eps to"),
         ({"eps": 0.2, "max_eps": 0.1}, "max_eps"),
         ({"which_to_keep": "soft"}, "hard"),
         ({"which_to_keep": "easy", "survivor": "longest"}, "one of the two"),

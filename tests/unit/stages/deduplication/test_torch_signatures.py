@@ -44,8 +44,9 @@ def test_a_device_gives_what_the_kernel_gives(
 
     data, offsets, _ = text_column(texts)
     functions = hash_factors(bands[0] * bands[1], 42)
-    hashes, contents, counts = band_hashes(data, offsets, *word_tables(), *shingles, *functions, *bands)
+    hashes, contents, counts, kept = band_hashes(data, offsets, *word_tables(), *shingles, *functions, *bands, True)
     values, bounds, sequences = listed_shingles(data, offsets, *word_tables(), *shingles)
+    assert kept.tolist() == values.tolist()
     found = torch_band_hashes(values, bounds, *functions, *bands, device="cpu", at_once=at_once)
     assert np.diff(bounds).tolist() == counts.tolist()
     assert sequences[counts > 0].tolist() == contents[counts > 0].tolist()
@@ -85,7 +86,7 @@ def test_a_gpu_that_is_not_there_is_an_error_only_when_asked_for(tmp_path: Path)
     write_files(tmp_path, {"a.jsonl": documents(["the same words", "the same words"])})
     with pytest.raises(UsageError, match="the executor has 0 GPUs"):
         deduplicate(tmp_path, "fuzzy", device="cuda")
-    with pytest.raises(UsageError, match="give one of auto, cpu, cuda"):
+    with pytest.raises(UsageError, match="must be one of auto, cpu, cuda"):
         deduplicate(tmp_path, "fuzzy", device="gpu")
     deduplicate(tmp_path, "fuzzy")
     assert kept_ids(tmp_path) == ["d0"]

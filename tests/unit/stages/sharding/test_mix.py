@@ -195,7 +195,7 @@ def test_an_empty_source_is_refused_before_anything_is_written(data: Path, tmp_p
 def test_columns_that_are_not_there_are_named(data: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingColumnError, match=r"sources\.web\.cap\.field='host'"):
         run(make(data, tmp_path / "out", {"web": {"epochs": 1, "cap": Cap("host", 5)}}))
-    with pytest.raises(UsageError, match="say how they are counted"):
+    with pytest.raises(UsageError, match="set token_count_field"):
         MixWorkflow("out", Mixture({"web": MixSource("x", weight=1)}, unit="tokens"))
 
 

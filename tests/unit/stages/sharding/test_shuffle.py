@@ -261,10 +261,10 @@ def test_a_split_that_gets_nothing_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"shard_size": "1MB", "shard_documents": 5}, "shard_size and shard_documents are given"),
+        ({"shard_size": "1MB", "shard_documents": 5}, "shard_size and shard_documents are set"),
         ({"shard_documents": 0}, "shard_documents=0"),
-        ({"shard_tokens": 5}, "say how tokens are counted"),
-        ({"tokenizer": "t", "token_count_field": "n"}, "Count tokens by one of them"),
+        ({"shard_tokens": 5}, "set token_count_field"),
+        ({"tokenizer": "t", "token_count_field": "n"}, "Use only one of them"),
         ({"balance": "size"}, "balance='size'"),
         ({"split_field": "cluster"}, "there are no splits"),
         ({"output_filetype": "csv"}, "output_filetype='csv'"),

@@ -28,7 +28,7 @@ def both(path: Path, wanted: set[str]) -> list[tuple[Keys | None, Keys]]:
 
 
 def test_real_texts(tmp_path: Path, shared_data: Path) -> None:
-    for name in ("ng20", "fortunes", "wiki_en"):
+    for name in ("movie_reviews", "state_union", "dict_jargon"):
         with gzip.open(shared_data / "texts" / f"{name}.jsonl.gz", "rb") as source:
             (tmp_path / f"{name}.jsonl").write_bytes(source.read(3 << 20).rpartition(b"\n")[0] + b"\n")
     found = both(tmp_path, {"text", "label", "none of these"})

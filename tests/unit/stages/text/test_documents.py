@@ -131,7 +131,7 @@ def test_a_file_name_as_output_tells_its_format(jsonl: Path, parquet: Path, tmp_
 
 def test_only_known_formats() -> None:
     for made in (DocumentReader, DocumentWriter):
-        with pytest.raises(UsageError, match=r"'xls': give (one of )?'jsonl'.* 'parquet'"):
+        with pytest.raises(UsageError, match=r"'xls': must be (one of )?'jsonl'.* 'parquet'"):
             made("a", "xls")  # type: ignore[arg-type]
 
 

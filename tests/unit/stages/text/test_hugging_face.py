@@ -65,7 +65,7 @@ def test_a_state_that_names_files_elsewhere_is_refused(tmp_path: Path) -> None:
     state = json.loads((saved / "state.json").read_text())
     state["_data_files"] = [{"filename": "../../etc/passwd"}]
     (saved / "state.json").write_text(json.dumps(state))
-    with pytest.raises(InputError, match="names data files outside its folder"):
+    with pytest.raises(InputError, match="refers to data files outside its folder"):
         read(tmp_path, HuggingFaceReader(saved))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.errors import UsageError
@@ -82,6 +82,7 @@ documents_of = st.lists(st.lists(st.integers(0, 998), max_size=25), min_size=1, 
 
 
 @settings(max_examples=150)
+@example([[], [0, 0]], TokenLayout("arrow", "uint16", None, None, PAD, 1), [])
 @given(documents_of, layouts(), st.lists(st.integers(1, 24), max_size=4))
 def test_every_token_is_where_the_list_says(documents: list[list[int]], layout: TokenLayout, cuts: list[int]) -> None:
     cuts = [cut for cut in cuts if cut < len(documents)]

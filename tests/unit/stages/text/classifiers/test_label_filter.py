@@ -60,7 +60,7 @@ def test_labels_of_every_kind_are_told_apart() -> None:
 
 def test_a_label_that_is_no_text_is_refused_where_it_is_given() -> None:
     for kind, option in ((DistributedDataClassifier, "model_identifier"), (LinearClassifier, "model_path")):
-        with pytest.raises(UsageError, match="filter_by has 1, and labels are texts: give '1'"):
+        with pytest.raises(UsageError, match="filter_by contains 1, but labels are strings: use '1'"):
             kind(**{option: "m", "filter_by": [1]})
 
 

@@ -96,7 +96,7 @@ def test_news_urls(web: WebServer) -> None:
     [
         ("2024-10", "2023-50", "Swap them"),
         ("2024", "2024-10", "such as 2024-10"),
-        ("CC-MAIN-2024-10", "2024-10", "Leave out 'CC-MAIN-'"),
+        ("CC-MAIN-2024-10", "2024-10", "Omit 'CC-MAIN-'"),
         ("2024-54", "2024-54", "no week 54"),
         ("2012-10", "2024-10", "begin with 2013-20"),
         ("2024-1", "2024-10", "not a snapshot"),
@@ -112,7 +112,7 @@ def test_news_is_by_month() -> None:
         url_generator("2024-40", "2024-40", "news")
     with pytest.raises(UsageError, match="begins with 2016-08"):
         url_generator("2010-01", "2024-01", "news")
-    with pytest.raises(UsageError, match="give 'main' or 'news'"):
+    with pytest.raises(UsageError, match="must be 'main' or 'news'"):
         url_generator("2024-10", "2024-10", "nws")  # type: ignore[arg-type]
 
 

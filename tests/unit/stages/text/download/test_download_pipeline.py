@@ -248,7 +248,7 @@ def test_columns_are_checked_before_anything_is_downloaded(web: WebServer, tmp_p
         def outputs(self) -> Any:
             return ["data"], []
 
-    with pytest.raises(MissingColumnError, match="'needs_date' needs the column 'date'"):
+    with pytest.raises(MissingColumnError, match="'needs_date' reads column 'date'"):
         run(web, tmp_path, middle=[AddId("id"), NeedsDate()])
     assert web.requests == []
 
@@ -345,8 +345,8 @@ class Full(DocumentDownloader):
 
 
 def test_disk_without_room_ends_the_run(web: WebServer, tmp_path: Path) -> None:
-    with pytest.raises(StageFailedError, match=r"no room left in .*downloads.*--remove-downloads"):
+    with pytest.raises(StageFailedError, match=r"no space left in .*downloads.*--remove-downloads"):
         run(web, tmp_path, downloader=Full(str(tmp_path / "downloads")))
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="is a file; name a folder"):
+    with pytest.raises(UsageError, match="is a file; choose a folder"):
         run(web, tmp_path, downloader=DocumentDownloader(str(tmp_path / "file")))

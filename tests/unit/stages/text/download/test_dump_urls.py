@@ -55,7 +55,7 @@ def test_wikipedia_dumps_that_cannot_be_had(web: WebServer) -> None:
     with pytest.raises(UsageError, match="code of a Wikipedia"):
         urls(language="../x")
     web.files["/enwiki/20240720/dumpstatus.json"] = b"{}"
-    with pytest.raises(InputError, match="does not tell the state"):
+    with pytest.raises(InputError, match="does not hold the status"):
         urls(dump_date="20240720")
 
 

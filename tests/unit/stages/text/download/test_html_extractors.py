@@ -11,6 +11,7 @@ import pytest
 
 from gristmill.errors import GristmillError
 from gristmill.stages.text.download.common_crawl.extract import CommonCrawlHTMLExtractor
+from gristmill.stages.text.download.common_crawl.warc_iterator import CommonCrawlWarcIterator
 from gristmill.stages.text.download.html_extractors import (
     HTMLExtractorAlgorithm,
     JusTextExtractor,
@@ -62,8 +63,8 @@ def test_parameters_and_defaults(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [JusTextExtractor(), ResiliparseExtractor(), TrafilaturaExtractor()])
-def test_the_text_of_real_articles(algorithm: HTMLExtractorAlgorithm, shared_data: Path) -> None:
-    found = pages(shared_data, "article_extraction_benchmark", 8)
+def test_the_text_of_real_articles(algorithm: HTMLExtractorAlgorithm, larger_data: Path) -> None:
+    found = pages(larger_data, "article_extraction_benchmark", 8)
     scores = []
     for page in found:
         paragraphs = algorithm.extract_text(decode_html(page.html) or "", ENGLISH, "ENGLISH")
@@ -92,8 +93,8 @@ def test_pages_with_nothing_in_them(algorithm: HTMLExtractorAlgorithm, html: str
     assert not algorithm.extract_text(html, ENGLISH, "ENGLISH")
 
 
-def test_records_of_common_crawl(shared_data: Path) -> None:
-    page = pages(shared_data, "article_extraction_benchmark", 8)[0]
+def test_records_of_common_crawl(larger_data: Path) -> None:
+    page = pages(larger_data, "article_extraction_benchmark", 8)[0]
     record = {"url": page.url, "warc_id": "w", "source_id": "s", "content": page.html}
     for algorithm in (None, "resiliparse", TrafilaturaExtractor()):
         extractor = CommonCrawlHTMLExtractor(algorithm)
@@ -104,8 +105,8 @@ def test_records_of_common_crawl(shared_data: Path) -> None:
         assert word_f1(document["text"], page.text) > 0.75
 
 
-def test_only_languages_of_the_stop_lists(shared_data: Path) -> None:
-    german = next(one for one in pages(shared_data, "trafilatura_eval", 80) if one.gold["html_lang"] == "de-de")
+def test_only_languages_of_the_stop_lists(larger_data: Path) -> None:
+    german = next(one for one in pages(larger_data, "trafilatura_eval", 80) if one.gold["html_lang"] == "de-de")
     record = {"url": german.url, "warc_id": "w", "source_id": "s", "content": german.html}
     assert CommonCrawlHTMLExtractor(stop_lists={"ENGLISH": ENGLISH}).extract(record) is None
     kept = CommonCrawlHTMLExtractor(stop_lists={"GERMAN": justext.get_stoplist("German")}).extract(record)
@@ -139,3 +140,25 @@ def test_helpers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert not check_s5cmd_installed()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert check_s5cmd_installed()
+
+
+@pytest.mark.parametrize(("characters", "kept"), [(200, False), (201, True)])
+def test_jus_text_needs_a_paragraph_of_more_than_200_characters(characters: int, kept: bool) -> None:
+    line = "This is the text of a page, and it says what the mill at the end of the village was for. " * 3
+    page = f"<html><body><p>{line[:characters].rstrip().ljust(characters, 'x')}</p></body></html>"
+    record = {"url": "u", "warc_id": "i", "source_id": "s", "content": page.encode()}
+    assert (CommonCrawlHTMLExtractor().extract(record) is not None) == kept
+
+
+@pytest.mark.parametrize(
+    ("path", "language"),
+    [("whirlwind/whirlwind.warc.gz", "GALICIAN"), ("warcio/example.warc.gz", "ENGLISH")],
+)
+def test_real_pages_that_only_jus_text_drops(shared_data: Path, path: str, language: str) -> None:
+    record = next(iter(CommonCrawlWarcIterator().iterate(str(shared_data / "warc_real" / path))))
+    assert isinstance(record, dict)
+    assert CommonCrawlHTMLExtractor().extract(record) is None
+    for name in ("resiliparse", "trafilatura"):
+        document = CommonCrawlHTMLExtractor(name).extract(record)
+        assert document is not None
+        assert document["language"] == language

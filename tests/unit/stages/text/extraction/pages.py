@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gristmill.stages.text.download.common_crawl.warc_iterator import CommonCrawlWarcIterator
+
 
 class Page(NamedTuple):
     """A page as it was served, and what is known about it."""
@@ -41,6 +43,12 @@ def pages(folder: Path, name: str, most: int | None = None) -> list[Page]:
             one = gold[record.headers["WARC-Record-ID"]]
             found.append(Page(one["url"], record.reader.read(), one))
     return found
+
+
+def archived_pages(archive: Path, most: int) -> list[bytes]:
+    """The first pages of a web archive, as a reader of archives gives them."""
+    found = CommonCrawlWarcIterator().iterate(str(archive))
+    return [page["content"] for page in islice(found, most)]
 
 
 _WORD = re.compile(r"\w+")

@@ -63,7 +63,7 @@ def test_any_bytes_become_text(content: bytes, declared: str | None) -> None:
     decode_page(content, declared).encode("utf-8")
 
 
-def test_real_pages_decode_without_broken_characters(shared_data: Path) -> None:
-    found = pages(shared_data, "trafilatura_eval", 80)
+def test_real_pages_decode_without_broken_characters(larger_data: Path) -> None:
+    found = pages(larger_data, "trafilatura_eval", 80)
     broken = [page.url for page in found if decode_page(page.html).count("\ufffd") > 5]
     assert len(broken) <= 1, broken

@@ -139,7 +139,11 @@ def test_a_label_in_the_text_can_count_as_a_space(pair):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "not a model"), (b"x" * 100, "not a model"), (struct.pack("<ii", 793712314, 12) + b"\0" * 20, "cut off")],
+    [
+        (b"", "not a fastText model"),
+        (b"x" * 100, "not a fastText model"),
+        (struct.pack("<ii", 793712314, 12) + b"\0" * 20, "is truncated"),
+    ],
 )
 def test_other_files_are_refused(tmp_path, content, message):
     path = tmp_path / "m.bin"
@@ -153,7 +157,7 @@ def test_a_model_that_is_cut_off_anywhere_is_refused(tmp_path):
     path = tmp_path / "part.bin"
     for size in (60, 120, 200, 400, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(InputError, match="cut off"):
+        with pytest.raises(InputError, match="is truncated"):
             fasttext_model.load(path)
 
 
@@ -228,7 +232,7 @@ def test_the_columns_of_the_language_can_be_named_also_in_a_recipe(tmp_path):
     listed = Score(FastTextLangId(), "language").process(batch).to_pyarrow()
     assert listed.column_names == ["text", "language", "language_score"]
     assert json.loads(listed["language"][0].as_py())[1] == "en"
-    with pytest.raises(UsageError, match="'code' is the column with the text"):
+    with pytest.raises(UsageError, match="'code' is the text column"):
         ScoreFilter(one, text_field="code", score_field="lang")
     stages = [
         JsonlReader(str(tmp_path)),

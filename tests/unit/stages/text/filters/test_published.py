@@ -120,7 +120,7 @@ def test_stop_words_of_any_length(words: list[str]) -> None:
 def test_a_stop_word_is_one_word() -> None:
     text = "inzwischen haben wir gegenüber dem Vorjahr jedoch mehr Wörter " * 10
     assert GopherQualityFilter(stop_words=LONG_WORDS).reason_for(text) is None
-    with pytest.raises(UsageError, match="'so dass' is not one word"):
+    with pytest.raises(UsageError, match="'so dass' is not a single word"):
         GopherQualityFilter(stop_words=["so dass"])
 
 

@@ -85,14 +85,14 @@ def test_a_filter_decides_on_a_column_that_is_there(decide: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ScoreFilter(WORDS, score_field="text"), "score_field='text' is the column with the text"),
+        (lambda: ScoreFilter(WORDS, score_field="text"), "score_field='text' is the text column"),
         (lambda: Score(WORDS, "body", text_field="body"), "such as 'body_score'"),
         (lambda: ScoreFilter([WORDS, WORDS], score_field="n"), "2 filters, but 1 values for score_field"),
         (lambda: ScoreFilter([]), "the list is empty"),
         (lambda: ScoreFilter(WORDS, text_field=None), "text_field must name a column"),
         (lambda: ScoreFilter(WORDS, invert="no"), "must be True or False"),  # type: ignore[arg-type]
         (lambda: Score(WORDS, None), "score_field must name a column"),
-        (lambda: WordCountFilter(max_words=2), "from 50 up to 2, so nothing at all"),
+        (lambda: WordCountFilter(max_words=2), "from 50 up to 2, which is an empty range"),
     ],
 )
 def test_fields_that_cannot_work_are_refused(make: Callable[[], Any], words: str) -> None:
@@ -107,7 +107,7 @@ def test_fields_that_cannot_work_are_refused(make: Callable[[], Any], words: str
             lambda: ScoreFilter(WordCountFilter),
             r"not the class WordCountFilter. Write: ScoreFilter\(WordCountFilter\(…\)\)",
         ),  # type: ignore[arg-type]
-        (lambda: ScoreFilter(len), r"not a function\. To filter by a function .* write: Filter\("),  # type: ignore[arg-type]
+        (lambda: ScoreFilter(len), r"not a function\. To filter by a function .* use: Filter\("),  # type: ignore[arg-type]
         (lambda: Score(3, "n"), "a DocumentFilter or a function, not int"),  # type: ignore[arg-type]
         (lambda: Filter("x", "n"), "a DocumentFilter or a function, not str"),  # type: ignore[arg-type]
     ],
@@ -237,7 +237,7 @@ def test_a_filter_that_declares_whole_numbers_and_gives_others_is_told_so() -> N
         def score_document(self, text: str) -> int:
             return len(text) / 2  # type: ignore[return-value]
 
-    with pytest.raises(StageDefinitionError, match=r"Half declares whole numbers .* Annotate what it returns with -> "):
+    with pytest.raises(StageDefinitionError, match=r"Half declares whole numbers .* Annotate it with -> "):
         Score(Half(), "half").process(batch())
 
 

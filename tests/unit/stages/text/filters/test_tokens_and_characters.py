@@ -154,7 +154,7 @@ def test_histograms_take_awkward_texts_and_travel(histograms):
 
 
 def test_a_missing_histogram_says_where_to_get_it(tmp_path):
-    with pytest.raises(InputNotFoundError, match="Fetch https"):
+    with pytest.raises(InputNotFoundError, match="Download https"):
         HistogramFilter("xx", cache_dir=str(tmp_path)).score_document("a")
 
 

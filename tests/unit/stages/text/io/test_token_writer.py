@@ -117,8 +117,9 @@ class TestFormats:
         written(source, tmp_path / "out", tokenizer, "litdata")
         assert read_litdata(tmp_path / "out") == 2 * encoded(tokenizer, DOCUMENTS)
 
+    @pytest.mark.filterwarnings("ignore:The given buffer is not writable")
     def test_real_readers(self, source: Path, tokenizer: Path, tmp_path: Path) -> None:
-        """Those of LitData and Megatron, where they are installed (without dependencies; see docs/decisions/0015)."""
+        """Those of LitData and Megatron, where they are installed: tests/integration/test_tokens.py does that."""
         pytest.importorskip("litdata")
         indexed = pytest.importorskip("megatron.core.datasets.indexed_dataset")
         from litdata import StreamingDataset, TokensLoader
@@ -195,7 +196,10 @@ class TestRefusals:
     def test_no_end_token(self, source: Path, tmp_path: Path) -> None:
         folder = make_tokenizer(tmp_path / "tokenizer", end=None)
         self.refused(
-            source, tmp_path, folder, r"does not say which token ends.*special tokens are <pad>.*append_eod=False"
+            source,
+            tmp_path,
+            folder,
+            r"does not define an end-of-text token.*special tokens are <pad>.*append_eod=False",
         )
 
     def test_an_end_token_that_is_not_there(self, source: Path, tokenizer: Path, tmp_path: Path) -> None:
@@ -322,7 +326,7 @@ class TestRuns:
     def test_what_will_happen_is_said_before_the_run(self, source: Path, tokenizer: Path, tmp_path: Path) -> None:
         writer = TokenWriter(str(tmp_path / "out"), str(tokenizer), shard_tokens=5, append_eod=False)
         told = run(source, writer).report.notes
-        assert "A document of more than 5 tokens gets a shard of its own, uncut." in told
+        assert "A document of more than 5 tokens gets its own shard, uncut." in told
         assert "Documents without text are written as documents without tokens." in told
 
 

@@ -196,7 +196,7 @@ def test_the_name_of_a_modifier_without_super_is_its_class():
     [
         (([],), UsageError, "empty list"),
         ((5,), StageDefinitionError, "DocumentModifier or a function"),
-        ((Upper,), StageDefinitionError, "give an object"),
+        ((Upper,), StageDefinitionError, "pass an object"),
         ((Upper(), None), UsageError, "input_fields=None"),
         ((Upper(), 5), StageDefinitionError, "input_fields=5"),
         ((Upper(), ["a", "b"]), UsageError, "2 input fields for 1 modifiers"),

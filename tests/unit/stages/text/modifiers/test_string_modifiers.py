@@ -198,7 +198,7 @@ def test_no_shape_of_text_makes_a_modifier_slow(shape):
 
 
 def test_patterns_must_be_a_list():
-    with pytest.raises(UsageError, match="give a list"):
+    with pytest.raises(UsageError, match="must be a list"):
         LineRemover("abc")
 
 

@@ -56,7 +56,7 @@ def test_an_existing_column_is_only_replaced_when_asked():
     batch = batch_of(id=["x"], text=["a"])
     with pytest.raises(PlanningError, match="overwrite=True"):
         ids(batch)
-    with pytest.raises(ValueError, match="already there"):
+    with pytest.raises(ValueError, match="already exists"):
         AddId("id").check_columns(["text", "id"])
     assert ids(batch, overwrite=True) == ["3/0_0"]
 
@@ -204,7 +204,7 @@ def test_an_empty_batch_loses_only_the_column():
 
 @pytest.mark.parametrize("options", [{"max_length": 3}, {"length_field": "length"}])
 def test_limit_and_length_belong_together(options):
-    with pytest.raises(UsageError, match="give both or neither"):
+    with pytest.raises(UsageError, match="set both or neither"):
         DocumentJoiner(**options)
 
 
