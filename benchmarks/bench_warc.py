@@ -9,9 +9,10 @@ shortest processor time of several rounds counts.
 - WET: rows with all their columns, beside FastWARC alone (each text and its URL as Python objects).
 - WARC: rows, beside FastWARC alone and beside fast extraction (resiliparse), so that the share of all else is known.
 - Text: WARC to JSONL with `HtmlExtractor` (`warc_to_text.py`). For each method, which share of the time of a whole run
-  is spent outside the extraction library; how busy two cores are; and, on the same file in turns, datatrove's reader
-  and default extractor. That needs packages beside datatrove's own (faust-cchardet, python-magic, pylibmagic) in a
-  folder: `pip install --no-deps --target FOLDER …`.
+  is spent outside the extraction library and outside the extractor, and how much of that a bare FastWARC loop takes;
+  how busy two cores are; and, on the same file in turns, datatrove's reader and default extractor. That needs packages
+  beside datatrove's own (faust-cchardet, python-magic, pylibmagic) in a folder: `pip install --no-deps --target
+  FOLDER …`.
 - Stream: how much memory a stream of 10 GB takes (`--stream-gb`).
 """
 
@@ -58,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--stream-gb", type=float, default=10)
-    parser.add_argument("--only", choices=["text"], help="Measure this part and keep the other results.")
+    parser.add_argument("--only", choices=["text", "stream"], help="Measure this part and keep the other results.")
     parser.add_argument("--copies", type=int, default=4, help="How often the real pages are in the file for text.")
     parser.add_argument("--datatrove-path", default=os.environ.get("DATATROVE_PATH"))
     options = parser.parse_args()
@@ -71,11 +72,13 @@ def main() -> None:
         }
     }
     if options.only:
-        machine = result["machine"]
-        result = {**json.loads(RESULT.read_text()), "text": None}
-        result["text"] = {"machine": machine, **measure_text(pages, options.copies, options.datatrove_path)}
+        machine, result = result["machine"], json.loads(RESULT.read_text())
+        if options.only == "text":
+            result["text"] = {"machine": machine, **measure_text(pages, options.copies, options.datatrove_path)}
+        else:
+            result["stream"] = {"machine": machine, **stream_memory(options.stream_gb)}
         RESULT.write_text(json.dumps(result, indent=2) + "\n")
-        print(json.dumps(result["text"], indent=2))
+        print(json.dumps(result[options.only], indent=2))
         return
     with tempfile.TemporaryDirectory() as folder:
         wet = make_wet(Path(folder) / "pages.warc.wet.gz", pages)
@@ -223,7 +226,7 @@ def _bodies(paths: list[Path]) -> list[bytes]:
     return _HELD
 
 
-def stream_memory(gigabytes: float) -> dict[str, float]:
+def stream_memory(gigabytes: float) -> dict[str, Any]:
     """The largest memory of a process that reads a WARC of so many gigabytes."""
     program = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}]; import benchmarks.bench_warc as b; b.read_stream({gigabytes})"

@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 POOL = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 
@@ -76,6 +74,8 @@ def measured(command: list[str]) -> dict[str, float]:
 
 
 def _watch(process: subprocess.Popen[bytes], peak: list[int]) -> None:
+    import psutil  # not in the environments of peers, which import this module too
+
     while process.poll() is None:
         total = 0
         try:

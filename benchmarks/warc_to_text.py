@@ -10,16 +10,20 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 METHODS = ("fast", "resiliparse", "auto", "trafilatura", "justext")
-"""The careful ones are measured on the first file only."""
+"""The careful ones are measured on the smallest file only."""
+WORKER_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
+"""What the local executor sets for its workers, for a run without them."""
 _ROUNDS = 2
 _MORE_COPIES = 5
-"""How many times the pages the file has by which it is seen how busy cores are, so that the start counts for little."""
+"""The file that shows how busy the cores are is larger by this factor, so that the start counts for little."""
+_SAMPLE_S = 0.1
 _SET_CHILD_SUBREAPER = 36
 _RUN = """
 import sys
@@ -28,10 +32,10 @@ from gristmill.pipeline import Pipeline
 from gristmill.stages.text.extraction import HtmlExtractor
 from gristmill.stages.text.io import JsonlWriter, WarcReader
 
-source, output, method = sys.argv[1:]
-stages = [WarcReader(source, blocksize="8MB"), HtmlExtractor(method), JsonlWriter(output)]
-report = Pipeline("text", stages=stages).run(LocalExecutor({"num_cpus": 2}), progress=False, report=False).report
-print(report.rows_written)
+source, output, cpus = sys.argv[1:]
+stages = [WarcReader(source, blocksize="8MB"), HtmlExtractor("fast"), JsonlWriter(output)]
+executor = LocalExecutor({"num_cpus": int(cpus)})
+print(Pipeline("text", stages=stages).run(executor, progress=False, report=False).report.rows_written)
 """
 _DATATROVE = """
 import sys
@@ -51,20 +55,18 @@ if __name__ == "__main__":
 def measure_text(pages: Sequence[Path], copies: int, datatrove_path: str | None) -> dict[str, Any]:
     """All figures; `copies` times the pages are in the file that two cores and the peer get."""
     result: dict[str, Any] = {"outside_the_library": {}}
-    for method in METHODS:
-        read = list(pages) if method in METHODS[:2] else [min(pages, key=lambda path: path.stat().st_size)]
-        program = "import sys; from benchmarks.warc_to_text import print_shares; print_shares(*sys.argv[1:])"
-        told = _output([sys.executable, "-c", program, method, *map(str, read)])
-        result["outside_the_library"][method] = json.loads(told)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "pages.warc.gz"
         source.write_bytes(b"".join(path.read_bytes() for path in pages) * copies)
+        for method in METHODS:
+            read = source if method in METHODS[:2] else min(pages, key=lambda path: path.stat().st_size)
+            program = "import sys; from benchmarks.warc_to_text import print_shares; print_shares(*sys.argv[1:])"
+            told = _output([sys.executable, "-c", program, method, str(read)], WORKER_ENVIRONMENT)
+            result["outside_the_library"][method] = json.loads(told)
         _adopt_orphans()
-        result["two_cores"] = _two_cores(source, Path(folder), datatrove_path)
+        result["same_file"] = _beside_datatrove(source, Path(folder), datatrove_path)
         source.write_bytes(source.read_bytes() * _MORE_COPIES)
-        result["two_cores"]["fast_on_a_larger_file"] = _timed(
-            [sys.executable, "-c", _RUN, str(source), str(Path(folder) / "larger"), "fast"]
-        )
+        result["fast_on_a_larger_file"] = _timed(_run(source, Path(folder) / "larger", 2))
     return result
 
 
@@ -73,30 +75,45 @@ def _adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _two_cores(source: Path, folder: Path, datatrove_path: str | None) -> dict[str, Any]:
-    ours = [_timed([sys.executable, "-c", _RUN, str(source), str(folder / "warm"), "fast"])]
+def _run(source: Path, output: Path, cpus: int) -> list[str]:
+    return [sys.executable, "-c", _RUN, str(source), str(output), str(cpus)]
+
+
+def _beside_datatrove(source: Path, folder: Path, datatrove_path: str | None) -> dict[str, Any]:
+    """`fast` with one worker and with two, in turns with datatrove, which reads one file in one process."""
+    _timed(_run(source, folder / "warm", 2))
+    ours: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     peer: list[dict[str, float]] = []
     for number in range(_ROUNDS):
-        ours.append(_timed([sys.executable, "-c", _RUN, str(source), str(folder / f"out{number}"), "fast"]))
+        for cpus, runs in ours.items():
+            runs.append(_timed(_run(source, folder / f"out{number}-{cpus}", cpus)))
         if datatrove_path and not number:
             script = folder / "datatrove_run.py"
             script.write_text(_DATATROVE)
             command = [sys.executable, str(script), str(folder), source.name, str(folder / "datatrove")]
             peer.append(_timed(command, path=datatrove_path))
-    best = min(ours[1:], key=lambda run: run["wall_seconds"])
-    figures: dict[str, Any] = {"megabytes": round(source.stat().st_size / 1e6, 1), "fast": best}
+    figures: dict[str, Any] = {"megabytes": round(source.stat().st_size / 1e6, 1)}
+    for cpus, name in ((1, "one_worker"), (2, "two_workers")):
+        figures[name] = min(ours[cpus], key=lambda run: run["wall_seconds"])
     if peer:
         figures["datatrove"] = peer[0]
-        for key in ("wall_seconds", "processor_seconds"):
-            figures[f"times_datatrove_by_{key.partition('_')[0]}"] = round(peer[0][key] / best[key], 1)
+        for name in ("one_worker", "two_workers"):
+            for key in ("wall_seconds", "processor_seconds"):
+                of = figures[name]
+                of[f"times_datatrove_by_{key.partition('_')[0]}"] = round(peer[0][key] / of[key], 1)
     return figures
 
 
 def _timed(command: list[str], path: str | None = None) -> dict[str, float]:
-    """Wall and processor time of a program with all of its processes."""
+    """Wall and processor time of a program with all of its processes.
+
+    `busy_share_of_two_cores` is what it got of both cores. `wanted_share_of_two_cores` also counts the time in which
+    its threads waited for a core that another program had, so that it says the same on a busy machine.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
-    told = _output(command, path)
+    with _Demand() as demand:
+        told = _output(command, {"PYTHONPATH": path or ""})
     wall = time.monotonic() - start
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -105,12 +122,51 @@ def _timed(command: list[str], path: str | None = None) -> dict[str, float]:
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     figures = {"wall_seconds": round(wall, 2), "processor_seconds": round(used, 2)}
     figures["busy_share_of_two_cores"] = round(used / wall / 2, 3)
+    figures["wanted_share_of_two_cores"] = round(min(1.0, demand.seconds / wall / 2), 3)
     return figures | ({"pages": int(told)} if told.strip().isdigit() else {})
 
 
-def _output(command: list[str], path: str | None = None) -> str:
-    paths = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", ""), path or ""]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+class _Demand:
+    """How long the threads of all processes below this one ran or were ready to run, looked up ten times a second."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> _Demand:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def seconds(self) -> float:
+        return sum(self._seen.values()) / 1e9
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_SAMPLE_S):
+            parents = {}
+            for stat in Path("/proc").glob("[0-9]*/stat"):
+                with contextlib.suppress(OSError):
+                    parents[stat.parent.name] = stat.read_text().rpartition(")")[2].split()[1]
+            below, more = {str(os.getpid())}, True
+            while more:
+                found = {process for process, parent in parents.items() if parent in below} - below
+                below |= found
+                more = bool(found)
+            for process in below - {str(os.getpid())}:
+                for thread in Path(f"/proc/{process}/task").glob("*/schedstat"):
+                    with contextlib.suppress(OSError):
+                        running, waiting, _ = map(int, thread.read_text().split())
+                        self._seen[process, thread.parent.name] = running + waiting
+
+
+def _output(command: list[str], variables: dict[str, str]) -> str:
+    paths = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH"), variables.get("PYTHONPATH")]
+    environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment, text=True)
     return done.stdout.splitlines()[-1] if done.stdout.strip() else ""
 
@@ -135,13 +191,28 @@ def print_shares(method: str, *sources: str) -> None:
     start = time.process_time()
     report = run(sources)
     total = time.process_time() - start
+    reading = min(_read_bare(sources) for _ in range(3))
     figures = {
         "pages": report.rows_read,
         "milliseconds_per_page": round(1000 * total / report.rows_read, 2),
         "outside_the_library": round(1 - spent["library"] / total, 3),
         "outside_the_extractor": round(1 - spent["extractor"] / total, 3),
+        "of_it_bare_reading": round(reading / total, 3),
     }
     print(json.dumps(figures))
+
+
+def _read_bare(sources: Sequence[str]) -> float:
+    """The processor time of FastWARC alone: every record decompressed, with headers and body as Python objects."""
+    from fastwarc.warc import ArchiveIterator, WarcHeader
+
+    start = time.process_time()
+    for source in sources:
+        with open(source, "rb", buffering=0) as raw:
+            for record in ArchiveIterator(raw, parse_http=True, auto_decode="all"):
+                record.headers.get(WarcHeader.WARC_TARGET_URI)
+                record.reader.read()
+    return time.process_time() - start
 
 
 def _clocks() -> dict[str, float]:
