@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 # Extras that the tests use, separated by commas.
-TEST_EXTRAS := cjk,dev,hub,pandas,langid,models,monitor,ray,s3,semantic,spacy,sql,tokens,training,unicode,web,xenna
+TEST_EXTRAS := cjk,dev,hub,pandas,langid,llm,models,monitor,ray,s3,semantic,spacy,sql,tokens,training,unicode,web,xenna
 DEMO_OUTPUT ?= demo-output
 # Two workers: more would not be faster on the smallest supported machine.
 PYTEST_WORKERS ?= 2
@@ -25,7 +25,7 @@ RAY_TESTS := $(wildcard tests/integration/ray)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs bench bench-peers house wheel test-core test-quick test-room test-integration services test-hostile test-cluster clean
+.PHONY: help setup demo test check format docs bench bench-peers house wheel dist image lock test-core test-quick test-room test-integration services test-hostile test-cluster test-oldest test-newest bench-nightly clean
 
 help:
 	@echo "make demo     curate the shipped sample and show what was kept, what was dropped and why"
@@ -33,13 +33,17 @@ help:
 	@echo "make test-room ROOM=ledger  the unit tests of one room, and the contract tests that name it"
 	@echo "make test-hostile  all attacks, of which 'make test' makes a part; writes docs/reference/hostile.md"
 	@echo "make test-cluster  the tests that start and kill Ray clusters of several nodes"
-	@echo "make check    formatting, lint, types and import layers"
+	@echo "make check    formatting, lint, types, import layers and wording"
 	@echo "make format   apply the formatter and the safe fixes of the linter"
 	@echo "make house    size and plainness of the source against its goals"
 	@echo "make docs     build the documentation into site/"
 	@echo "make bench    run the benchmarks and write benchmarks/results/"
 	@echo "make bench-peers  the same work here, in NeMo Curator and in datatrove; about 15 minutes, 2.6 GB of environments"
 	@echo "make wheel    build dist/gristmill-….whl with kernels compiled for this Python and this kind of processor"
+	@echo "make dist     build the wheel and the sdist, check them, and try them in an empty environment"
+	@echo "make image    build the container image, where docker, podman or buildah works, and run the demo in it"
+	@echo "make lock     write constraints.txt; UPGRADE=all takes the newest versions, UPGRADE=ray those of one package"
+	@echo "make test-oldest  test the core with the oldest supported versions; test-newest: with the newest"
 	@echo "make clean    remove both environments and everything built"
 
 # An environment is made once and then only updated: removing it is the business of 'make clean'.
@@ -79,6 +83,8 @@ check: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports
+	$(BIN)/python tools/wording.py
+	$(BIN)/python tools/commit_subjects.py
 
 format: $(TEST_STAMP)
 	$(BIN)/ruff check --fix .
@@ -142,6 +148,13 @@ bench: $(TEST_STAMP)
 	@for program in $(sort $(wildcard benchmarks/bench_*.py)); do \
 		echo "$$program"; $(BIN)/python "$$program" || exit 1; done
 
+# Those that show within minutes whether something became slow, and need nothing but a clone.
+NIGHTLY_BENCHMARKS := start foundation_read_write foundation_small_job engine_memory
+
+bench-nightly: $(TEST_STAMP)
+	@for name in $(NIGHTLY_BENCHMARKS); do \
+		echo "$$name"; $(BIN)/python "benchmarks/bench_$$name.py" || exit 1; done
+
 # Both in environments of their own, below $(PEERS): their requirements exclude each other. torch comes first, as the build
 # for CPUs where one is offered; pip before 23.3 knows the extra only as text-cpu.
 PEERS ?= .venv-peers
@@ -167,5 +180,54 @@ wheel: $(CORE_STAMP)
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
 	@rm -r src/gristmill/kernels/compiled  # a checkout compiles for itself
 
+# Tools that build and check packages have an environment of their own, so that the core stays a core.
+DIST_VENV := .venv-dist
+DIST_STAMP := $(DIST_VENV)/.installed
+
+$(DIST_STAMP): constraints.txt
+	$(call make_venv,$(DIST_VENV))
+	@$(DIST_VENV)/bin/python $(PIP_INSTALL) -c constraints.txt build twine
+	@touch $@
+
+# TAG=v0.1.0: fail unless that is the version.
+dist: $(DIST_STAMP)
+	@rm -rf dist
+	@$(MAKE) --no-print-directory wheel
+	$(DIST_VENV)/bin/python -m build --sdist --outdir dist .
+	$(DIST_VENV)/bin/twine check --strict dist/*
+	$(DIST_VENV)/bin/python tools/try_dist.py dist $(if $(TAG),--tag $(TAG))
+
+BUILDERS := docker podman buildah
+IMAGE ?= gristmill
+IMAGE_OPTIONS ?=
+
+image:
+	@for builder in $(BUILDERS); do \
+		$$builder info >/dev/null 2>&1 || continue; \
+		echo "Building $(IMAGE) with $$builder"; \
+		exec $(PYTHON) tools/try_image.py $$builder $(IMAGE) $(IMAGE_OPTIONS); done; \
+	echo "None of $(BUILDERS) works here: no image was built." >&2; exit 1
+
+lock: $(CORE_STAMP)
+	$(BIN)/python -m tools.lock $(if $(UPGRADE),--upgrade $(filter-out all,$(UPGRADE)))
+
+# Both ends of the ranges in pyproject.toml: the oldest versions of the core and of the light extras, the newest of all.
+OLDEST_VENV := .venv-oldest
+NEWEST_VENV := .venv-newest
+TEST_TOOLS := pytest pytest-timeout hypothesis
+OLDEST_EXTRAS := pandas,sql,tokens,unicode,web,monitor,training
+OLDEST_TESTS := $(addprefix tests/unit/,tasks tracking pipeline recipes stages/text/filters stages/text/io storage)
+
+test-oldest:
+	$(call make_venv,$(OLDEST_VENV))
+	@$(PYTHON) -m tools.oldest $(subst $(comma), ,$(OLDEST_EXTRAS)) > $(OLDEST_VENV)/oldest.txt
+	@$(OLDEST_VENV)/bin/python $(PIP_INSTALL) -c $(OLDEST_VENV)/oldest.txt -e '.[$(OLDEST_EXTRAS)]' $(TEST_TOOLS)
+	$(OLDEST_VENV)/bin/python -m pytest $(OLDEST_TESTS)
+
+test-newest:
+	$(call make_venv,$(NEWEST_VENV))
+	@$(NEWEST_VENV)/bin/python $(PIP_INSTALL) --upgrade --upgrade-strategy eager -e '.[$(TEST_EXTRAS)]'
+	$(NEWEST_VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal $(QUICK_TESTS)
+
 clean:
-	rm -rf $(VENV) $(CORE_VENV) $(PEERS) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/gristmill/kernels/compiled
+	rm -rf $(VENV) $(CORE_VENV) $(DIST_VENV) $(OLDEST_VENV) $(NEWEST_VENV) $(PEERS) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/gristmill/kernels/compiled

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-SECTIONS = ("tutorial", "how-to", "reference", "explanation", "decisions")
+SECTIONS = ("tutorial", "cookbook", "how-to", "reference", "explanation", "decisions")
 
 
 def on_nav(nav: Any, **_: Any) -> Any:
     """Called by mkdocs with the navigation it built from the folders; puts the home page and the sections in order."""
     nav.items.sort(key=position)
+    for section in nav.items:
+        for item in getattr(section, "children", None) or ():
+            if item.title == "Api":
+                item.title = "API"
     return nav
 
 

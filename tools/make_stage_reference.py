@@ -30,6 +30,8 @@ SHARED = {
 }
 PUBLISHED = ("FineWebQuality", "GopherQuality", "GopherRepetition", "UrlRules")
 # Filters that cannot be made without a file of the user's; their own tests have such files.
+LONGEST_DEFAULT = 80
+"""Longer texts, such as prompts, are cut."""
 NEED_FILES = (
     "FastTextQualityFilter",
     "HistogramFilter",
@@ -77,6 +79,8 @@ def _entry(entry: Registered) -> str:
 def _value(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str) and len(value) > LONGEST_DEFAULT:
+        value = f"{value[:LONGEST_DEFAULT]}…"
     return f"`{value!r}`"
 
 
