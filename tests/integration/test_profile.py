@@ -138,7 +138,9 @@ def test_shares_are_right_and_add_up(source: Path, tmp_path: Path, cpus: int) ->
     assert row(profile, "sleeps").kinds["waiting"] >= 0.9 * BATCHES * PER_BATCH_S
     assert row(profile, "sleeps").processor_s < 0.3 * row(profile, "sleeps").seconds
     assert part(profile, "burns", "user") > 0.9
-    assert row(profile, "burns").processor_s == pytest.approx(BATCHES * PER_BATCH_S, rel=0.15, abs=0.05)
+    # Other threads of the process count too, so on a busy machine it may be more, but not more than the stage took.
+    burned = BATCHES * PER_BATCH_S
+    assert 0.85 * burned <= row(profile, "burns").processor_s <= 0.05 + 1.15 * max(burned, busy["burns"])
     assert part(profile, kernels, "kernels", "starting") > 0.8
     assert row(profile, "jsonl_reader").kinds["user"] == 0
     assert row(profile, "jsonl_writer").kinds["writing"] > 0
