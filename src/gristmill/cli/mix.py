@@ -13,7 +13,7 @@ from gristmill.cli.workflow_options import Start, start_options
 
 @click.command("mix")
 @click.argument("recipe", metavar="RECIPE")
-@click.option("--output", metavar="FOLDER", help="Output folder, instead of the recipe's.")
+@click.argument("output", metavar="[OUTPUT]", required=False)
 @click.option(
     "--plan", "plan_only", is_flag=True, help="Only measure the sources and show what the result will contain."
 )
@@ -26,13 +26,14 @@ def command(ctx: click.Context, /, recipe: str, output: str | None, plan_only: b
     """Mix sources into one training set.
 
     RECIPE is a YAML file that lists the sources and how much to take of each: by weight, epochs or budget, with quality
-    tiers and caps. All sources are measured first; --plan stops there and shows exactly what the result will contain.
-    Documents are selected by a hash of their origin and the seed, so that the result is the same for any number of
-    workers, and shares are met to within one document per source and tier.
+    tiers and caps. OUTPUT is the folder to write to, by default the recipe's `output`. All sources are measured first;
+    --plan stops there and shows exactly what the result will contain. Documents are selected by a hash of their origin
+    and the seed, so that the result is the same for any number of workers, and shares are met to within one document
+    per source and tier.
 
     \b
     gristmill mix mix.yaml --plan
-    gristmill mix mix.yaml
+    gristmill mix mix.yaml mixed/
     """
     start = Start.taken_from(given)
     with before_the_run():

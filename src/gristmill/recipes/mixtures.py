@@ -58,7 +58,9 @@ def make_mixture(source: Source, *, output: str | None = None, **options: Any) -
     made = {name: reading.one_source(name, value) for name, value in sources.items()}
     target = output or top.get("output")
     if not isinstance(target, str) or not target:
-        reading.problem(("output",), "name the folder to write to with 'output:' or --output.")
+        reading.problem(
+            ("output",), "name the folder to write to: 'output: FOLDER' in the recipe, or gristmill mix RECIPE OUTPUT."
+        )
     reading.stop()
     chosen = {key: top[key] for key in _WORKFLOW if top.get(key) is not None}
     if top.get("compression") is not None:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.errors import StageDefinitionError
 from gristmill.storage.schemas import is_json_field
 from gristmill.tasks.columns import JSON_TYPE, Columns, one_chunk
 
@@ -29,6 +30,19 @@ def table_of_polars(frame: Any) -> pa.Table:
     import polars as pl
 
     return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def arrow_values(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
+    """The values of column `name`, as user code has them: a list, a NumPy array, a Polars or pandas series."""
+    try:
+        if hasattr(values, "to_frame") and hasattr(values, "to_arrow"):  # a Polars series
+            return table_of_polars(values.to_frame("values")).column(0)
+        return pa.array(values)
+    except (TypeError, ValueError, pa.ArrowException) as error:  # values of several types, or not a sequence at all
+        raise StageDefinitionError(
+            f"Column {name!r}: a {type(values).__name__} cannot be a column ({error}). Pass one value per row, all"
+            " of one type: an Arrow or NumPy array, a Polars or pandas series, or a list."
+        ) from None
 
 
 def shares_rows(before: pa.Table, after: pa.Table) -> bool:

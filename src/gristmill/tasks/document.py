@@ -28,7 +28,7 @@ from gristmill.ledger.record.trail import (
     StageCount,
 )
 from gristmill.storage.valid_text import require_valid_text
-from gristmill.tasks.arrow_io import table_of_polars
+from gristmill.tasks.arrow_io import arrow_values, table_of_polars
 from gristmill.tasks.base import Task
 from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns, as_text
 from gristmill.tracking.origins import RowTracking
@@ -200,16 +200,18 @@ class DocumentBatch(Task[Any]):
         return np.full(self.num_items, -1, np.int64) if rows is None else rows
 
     def with_column(
-        self, name: str, values: Array, *, changed: Mask | None = None, is_json: bool = False
+        self, name: str, values: Array | Sequence[Any] | Any, *, changed: Mask | None = None, is_json: bool = False
     ) -> DocumentBatch:
         """A copy in which column `name` has the given values.
 
         Args:
             name: The column; it is appended when new.
-            values: One Arrow value per row.
+            values: One value per row: an Arrow or NumPy array, a Polars or pandas series, or a list.
             changed: Marks the rows whose value differs, where the caller knows; others are written as they were.
             is_json: The values are JSON texts, to be written as JSON and not as strings.
         """
+        if not isinstance(values, pa.Array | pa.ChunkedArray):
+            values = arrow_values(name, values)
         if len(values) != self.num_items:
             raise StageDefinitionError(
                 f"Column {name!r} has {len(values)} values, but the batch has {self.num_items} rows."

@@ -232,6 +232,19 @@ def test_the_command(data: Path, tmp_path: Path) -> None:
     assert facts["sources"][0]["share"] == pytest.approx(0.75, abs=0.005)
 
 
+def test_the_output_can_be_an_argument(data: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "mix.yaml"
+    recipe.write_text(RECIPE.format(output=tmp_path / "unused", data=data))
+    result = CliRunner().invoke(cli, ["mix", str(recipe), str(tmp_path / "mixed"), "--workers", "0", "-q"])
+    assert result.exit_code == 0, result.output
+    assert list((tmp_path / "mixed").glob("*.jsonl"))
+    assert not (tmp_path / "unused").exists()
+    recipe.write_text(recipe.read_text().replace(f"output: {tmp_path / 'unused'}\n", ""))
+    result = CliRunner().invoke(cli, ["mix", str(recipe), "--workers", "0"])
+    assert result.exit_code == 2
+    assert "gristmill mix RECIPE OUTPUT" in result.output
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
