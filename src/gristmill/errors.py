@@ -16,7 +16,7 @@ _PACKAGES = {
     **dict.fromkeys(("huggingface_hub", "safetensors", "torch", "transformers"), "models"),
     **dict.fromkeys(("sentencepiece", "tokenizers"), "tokens"),
     **dict.fromkeys(("MeCab", "jieba"), "cjk"),
-    **dict.fromkeys(("aiohttp", "jinja2", "jsonschema"), "llm"),
+    **dict.fromkeys(("jinja2", "jsonschema"), "llm"),
     "adlfs": "azure",
     **dict.fromkeys(("brotli", "fastwarc", "justext", "lxml", "resiliparse", "trafilatura"), "web"),
     "cosmos_xenna": "xenna",

@@ -8,12 +8,14 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
-from gristmill.errors import LLMRequestError, LLMServerError, UsageError, did_you_mean, require_module
+from gristmill.errors import LLMRequestError, LLMServerError, UsageError, did_you_mean
 from gristmill.models.client.event_loop import BackgroundLoop
+from gristmill.models.client.http_pool import ConnectFailedError, HttpPool, TooLargeError
 from gristmill.models.client.llm_client import (
     Answer,
     AsyncLLMClient,
@@ -24,13 +26,9 @@ from gristmill.models.client.llm_client import (
     Messages,
 )
 
-if TYPE_CHECKING:
-    import aiohttp
-
 _DEFAULT_URL = "https://api.openai.com/v1"
 _KEY_VARIABLE, _URL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _OPTIONS = ("api_key", "api_key_env", "base_url", "timeout", "default_headers", "organization", "project")
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 507, 508, 520, 521, 522, 523, 524, 529})
 _BUSY = frozenset({429, 503, 529})
 _HOPELESS = {
@@ -61,6 +59,11 @@ class _Connection:
         self.base_url = str(options.get("base_url") or os.environ.get(_URL_VARIABLE) or _DEFAULT_URL).rstrip("/")
         if not self.base_url.startswith(("http://", "https://")):
             raise UsageError(f"{who}(base_url={self.base_url!r}): pass a URL that begins with http:// or https://.")
+        if "@" in urlsplit(self.base_url).netloc:
+            raise UsageError(
+                f"{who}(base_url=…) contains a user name or a password. Remove them from the URL, and pass the "
+                "credentials in an environment variable with api_key_env."
+            )
         self.api_key_env: str | None = options.get("api_key_env")
         self._given_key: str | None = options.get("api_key")
         self._headers = {str(key): str(value) for key, value in (options.get("default_headers") or {}).items()}
@@ -128,39 +131,38 @@ class AsyncOpenAIClient(AsyncLLMClient):
     ) -> None:
         super().__init__(max_concurrent_requests, max_retries, base_delay)
         self._connection = _Connection(type(self).__name__, kwargs)
-        self._session: aiohttp.ClientSession | None = None
-        self._session_loop: asyncio.AbstractEventLoop | None = None
+        self._pool: HttpPool | None = None
+        self._pool_loop: asyncio.AbstractEventLoop | None = None
 
     def check_environment(self) -> None:
-        """Refuse to start without aiohttp or without the key."""
-        require_module("aiohttp", "A client of a model server")
+        """Refuse to start without the key."""
         self._connection.key()
 
     def setup(self) -> None:
-        """Check the key and the package; connections are opened when they are needed."""
+        """Check the key; connections are opened when they are needed."""
         self.check_environment()
 
     async def close(self) -> None:
         """Close the connections."""
-        session, self._session, self._session_loop = self._session, None, None
-        if session is not None:
-            await session.close()
+        pool, self._pool, self._pool_loop = self._pool, None, None
+        if pool is not None:
+            await pool.close()
 
-    async def _opened(self) -> aiohttp.ClientSession:
+    def _opened(self) -> HttpPool:
         loop = asyncio.get_running_loop()
-        if self._session is None or self._session_loop is not loop:
-            self.check_environment()
-            import aiohttp
-
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=60),
-                headers=self._connection.headers(),
-                timeout=aiohttp.ClientTimeout(total=self._connection.timeout, sock_connect=30),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=any(map(os.environ.get, _PROXIES)),
-            )
-            self._session_loop = loop
-        return self._session
+        if self._pool is None or self._pool_loop is not loop:
+            connection = self._connection
+            try:
+                self._pool = HttpPool(connection.base_url, connection.headers(), timeout_s=connection.timeout)
+            except ValueError as error:  # its text never contains a header
+                raise LLMServerError(
+                    f"No request can be sent to {connection.base_url}: {error}. Correct the URL, the API key, the "
+                    "headers or the proxy.",
+                    can_be_retried=False,
+                    url=connection.base_url,
+                ) from None
+            self._pool_loop = loop
+        return self._pool
 
     async def _answer_impl(
         self,
@@ -172,35 +174,32 @@ class AsyncOpenAIClient(AsyncLLMClient):
     ) -> Answer:
         if conversation_formatter is not None:
             warnings.warn("The server formats conversations itself: conversation_formatter is ignored.", stacklevel=4)
-        session = await self._opened()
-        import aiohttp
-
-        url = f"{self._connection.base_url}/chat/completions"
+        pool = self._opened()
         body = orjson.dumps(request_body(messages, model, generation_config))
         try:
-            # A redirect would take the key to another server.
-            async with session.post(url, data=body, allow_redirects=False) as response:
-                if response.status != 200:
-                    raise self._refused(response.status, await _read(response, 2**16, cut=True), response.headers)
-                if generation_config.stream:
-                    return await _streamed(response)
-                return _parsed(await _read(response, MAX_ANSWER_BYTES))
-        except LLMRequestError:
-            raise
-        except (aiohttp.ClientConnectorError, aiohttp.ClientProxyConnectionError) as error:
+            # Redirects are not followed: one would take the key to another server.
+            response = await pool.post("/chat/completions", body, max_bytes=MAX_ANSWER_BYTES)
+        except TooLargeError as error:
+            raise LLMRequestError(
+                f"The answer is larger than {MAX_ANSWER_BYTES:,} bytes.", can_be_retried=False
+            ) from error
+        except ConnectFailedError as error:
             raise LLMServerError(
                 f"Cannot reach the model server at {self._connection.base_url}: {error}. Start it, or correct the URL; "
                 "then run again to resume.",
                 can_be_retried=True,
                 url=self._connection.base_url,
             ) from error
-        except (aiohttp.ClientError, ConnectionError) as error:
-            told = self._connection.without_secrets(f"{type(error).__name__}: {error}")
-            raise LLMRequestError(f"The connection broke before the answer was complete ({told}).") from error
         except TimeoutError as error:
             raise LLMRequestError(
                 f"No complete answer within {self._connection.timeout:g} s.", is_overload=True
             ) from error
+        except OSError as error:
+            told = self._connection.without_secrets(f"{type(error).__name__}: {error}")
+            raise LLMRequestError(f"The connection broke before the answer was complete ({told}).") from error
+        if response.status != 200:
+            raise self._refused(response.status, response.body, response.headers)
+        return _streamed(response.body) if generation_config.stream else _parsed(response.body)
 
     def _refused(self, status: int, body: bytes, headers: Mapping[str, str]) -> LLMRequestError:
         said = self._connection.without_secrets(body.decode("utf-8", "replace")).strip()
@@ -213,7 +212,7 @@ class AsyncOpenAIClient(AsyncLLMClient):
                 status=status,
                 url=self._connection.base_url,
             )
-        asked = retry_after_s(headers.get("Retry-After"))
+        asked = retry_after_s(headers.get("retry-after"))
         return LLMRequestError(
             message,
             status=status,
@@ -224,7 +223,7 @@ class AsyncOpenAIClient(AsyncLLMClient):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_session": None, "_session_loop": None}
+        return {**super().__getstate__(), "_pool": None, "_pool_loop": None}
 
     def __repr__(self) -> str:
         url = self._connection.base_url
@@ -326,24 +325,6 @@ def retry_after_s(value: str | None, *, now: float | None = None) -> float | Non
     return max(0.0, seconds) if seconds == seconds else None
 
 
-async def _read(response: Any, most: int, *, cut: bool = False) -> bytes:
-    """The body, up to `most` bytes; a longer one is cut or refused."""
-    length = response.content_length
-    if length is not None and length <= most and "Content-Encoding" not in response.headers:
-        body: bytes = await response.read()
-        return body
-    pieces, size = [], 0
-    async for piece in response.content.iter_any():
-        pieces.append(piece)
-        size += len(piece)
-        if size > most:
-            response.close()
-            if cut:
-                break
-            raise LLMRequestError(f"The answer is larger than {most:,} bytes.", can_be_retried=False)
-    return b"".join(pieces)[: most if cut else None]
-
-
 def _parsed(body: bytes) -> Answer:
     try:
         found = orjson.loads(body)
@@ -366,36 +347,30 @@ def _usage(found: Mapping[str, Any]) -> tuple[int | None, int | None]:
     return prompt, completion
 
 
-async def _streamed(response: Any) -> Answer:
-    """The answers in a stream of server-sent events, once it is complete."""
+def _streamed(body: bytes) -> Answer:
+    """The answers in a complete stream of server-sent events."""
     texts: dict[int, list[str]] = {}
     reasons: dict[int, str] = {}
-    model, size, ended, rest = "", 0, False, b""
+    model, ended = "", False
     usage: tuple[int | None, int | None] = (None, None)
-    async for piece in response.content.iter_any():
-        size += len(piece)
-        if size > MAX_ANSWER_BYTES:
-            response.close()
-            raise LLMRequestError(f"The answer is larger than {MAX_ANSWER_BYTES:,} bytes.", can_be_retried=False)
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            data = line.strip().removeprefix(b"data:").strip()
-            if not line.startswith(b"data:") or not data:
-                continue
-            if data == b"[DONE]":
-                ended = True
-                continue
-            try:
-                event = orjson.loads(data)
-                model = str(event.get("model") or model)
-                usage = _usage(event) if event.get("usage") else usage
-                for choice in event.get("choices") or ():
-                    index = int(choice.get("index", 0))
-                    texts.setdefault(index, []).append((choice.get("delta") or {}).get("content") or "")
-                    if choice.get("finish_reason"):
-                        reasons[index] = str(choice["finish_reason"])
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise LLMRequestError(f"An event of the stream cannot be read ({error}): {data[:_SHOWN]!r}") from error
+    for line in body.split(b"\n"):
+        data = line.strip().removeprefix(b"data:").strip()
+        if not line.startswith(b"data:") or not data:
+            continue
+        if data == b"[DONE]":
+            ended = True
+            continue
+        try:
+            event = orjson.loads(data)
+            model = str(event.get("model") or model)
+            usage = _usage(event) if event.get("usage") else usage
+            for choice in event.get("choices") or ():
+                index = int(choice.get("index", 0))
+                texts.setdefault(index, []).append((choice.get("delta") or {}).get("content") or "")
+                if choice.get("finish_reason"):
+                    reasons[index] = str(choice["finish_reason"])
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise LLMRequestError(f"An event of the stream cannot be read ({error}): {data[:_SHOWN]!r}") from error
     if not texts or (not ended and len(reasons) < len(texts)):
         raise LLMRequestError("The stream ended before the answer was complete.")
     order = sorted(texts)
