@@ -202,6 +202,39 @@ def test_a_run_through_all_faults(tmp_path: Path) -> None:
     assert verify(tmp_path / "out").problems == []
 
 
+def test_the_next_batch_begins_before_the_last_answers_have_come(tmp_path: Path) -> None:
+    """A slow answer holds back its own batch alone."""
+    source = _documents(tmp_path / "in", ["slow", *(f"text {number}" for number in range(29))])
+    asked_meanwhile = []
+
+    def reply(body: dict[str, Any]) -> str:
+        if "slow" in body["messages"][-1]["content"]:
+            asked_meanwhile.append(len(server.requests))
+        return echo(body)
+
+    with model_server(reply=reply, always={"slow": Fault(delay_s=3.0)}) as server:
+        job = pipeline(source, tmp_path / "out", server.url, max_concurrent_requests=4)
+        job.run(LocalExecutor(config={"num_cpus": 2}), progress=False)
+        assert server.most_at_once == 4
+    assert asked_meanwhile == [30]  # 10 of them are about documents of the same file
+    assert len(_rows(tmp_path / "out")) == 30
+
+
+def test_interrupted_while_batches_overlap(tmp_path: Path) -> None:
+    source = _documents(tmp_path / "in", [f"text {number}" for number in range(150)])
+    with _server_process(tmp_path, 0.05) as (url, log):
+        job = _job(source, tmp_path / "out", url, stderr=subprocess.PIPE)
+        while job.poll() is None and log.read_text().count("\n") < 20:
+            time.sleep(0.005)
+        os.killpg(job.pid, signal.SIGINT)
+        told = job.communicate(timeout=60)[1].decode()
+        assert "Task was destroyed" not in told
+        assert told.rstrip().endswith("KeyboardInterrupt")
+        assert _job(source, tmp_path / "out", url).wait() == 0
+        assert len(log.read_text().split()) <= 150 + 4
+    assert verify(tmp_path / "out").problems == []
+
+
 def test_progress_and_report_tell_tokens_and_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = _documents(tmp_path / "in", [f"text {number}" for number in range(30)])
     with model_server(usage=lambda *_: (100, 20)) as server:
@@ -261,9 +294,9 @@ def _server_process(tmp_path: Path, delay_s: float) -> Iterator[tuple[str, Path]
             process.kill()
 
 
-def _job(source: Path, output: Path, url: str) -> subprocess.Popen[bytes]:
+def _job(source: Path, output: Path, url: str, **options: Any) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.integration.llm_job", str(source), str(output), url]
-    return subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **options)
 
 
 def test_a_killed_run_pays_nothing_twice_and_writes_the_same_bytes(tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ class Segment:
         return min(limits) if limits else None
 
     @property
+    def overlaps_calls(self) -> bool:
+        """Whether its stage may be called for a batch before the call for the one before has returned."""
+        # Time limits need to know exactly where a worker is, and a device belongs to one thread.
+        alone = len(self.stages) == 1 and self.time_limit_s is None and not self.resources.gpus
+        return alone and self.stages[0].overlaps_calls
+
+    @property
     def sink(self) -> SinkStage | None:
         """The writer, if this segment ends with one."""
         last = self.stages[-1] if self.stages else None

@@ -80,6 +80,8 @@ class ProcessingStage(ABC, Generic[X, Y]):
         runs_without_gpu: If True, a stage that requests a GPU falls back to the CPU where there is none.
         needs_own_worker: If True, the stage does not share a worker with its neighbours (for example because it holds a
             model).
+        overlaps_calls: The stage waits for a server. The local engine calls `process` for the next batch, from another
+            thread, while the stage waits for the last answers to the current one.
         for_dropped: What to do, when a run records all scores, with documents that earlier stages dropped and that
             later filters should score: `"run"` passes them to this stage too, which must handle each document
             independently and change nothing but its result; `"pass"` leaves them unchanged (the stage only adds
@@ -120,6 +122,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     default_time_limit_s: float | None = None
     runs_without_gpu = False
     needs_own_worker = False
+    overlaps_calls: bool = False
     for_dropped: Literal["run", "pass", "score", "stop"] = "stop"
     text_parameter: str | None = None
     fills_text = True

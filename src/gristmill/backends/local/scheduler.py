@@ -197,11 +197,12 @@ def _prefetches(state: State, segment: SegmentState, groups: int) -> bool:
     """
     if segment.leak_bytes is None and state.room < UNKNOWN_BYTES:
         return False  # nobody knows yet whether its workers keep memory
-    if segment.gpus and not state.upstream_done(segment.index):
+    never_waits = segment.overlaps or bool(segment.gpus)
+    if never_waits and not state.upstream_done(segment.index):
         return True
     if groups < _working(state, segment):
         return False
-    return bool(segment.gpus) or (segment.short and _is_waited_for(state, segment))
+    return never_waits or (segment.short and _is_waited_for(state, segment))
 
 
 def _coming(workers: list[Worker]) -> int:

@@ -101,6 +101,7 @@ class SegmentState:
     Attributes:
         queue: Tasks that wait for any worker.
         alone: Tasks that wait for a fresh worker of their own.
+        overlaps: Its workers begin the next group while they wait for the end of the current one.
         warm: A worker should be started before the first task arrives.
         node_ready: `setup_on_node` has been done, so that further workers may start.
         pace_s: How long a group of tasks takes, lately; None before the first one is done.
@@ -119,6 +120,7 @@ class SegmentState:
     queued_bytes: int = 0
     queue_limit: int = 1 << 62
     prefetch: int = 1
+    overlaps: bool = False
     warm: bool = False
     node_ready: bool = False
     max_lifetime_s: float | None = None

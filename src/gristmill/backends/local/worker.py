@@ -4,7 +4,8 @@ One thread receives and maps the next group while the current one is worked on, 
 next one is computed, and the main thread runs the stages. Between two groups the main thread makes no system call: each
 would give the interpreter to the thread that sends, and the next group would wait for it. Where a stage holds a GPU,
 the main thread does nothing but call it, and two other threads do the rest: while one group is on the device, the one
-before is accounted for and the next one made ready.
+before is accounted for and the next one made ready. Where a stage waits for a server, these threads call it, too: the
+next group is begun before the last answers to the current one have come.
 """
 
 from __future__ import annotations
@@ -62,14 +63,16 @@ _THREADS_AROUND_GPU = 2
 
 
 class _StatusLog:
-    """Writes where the runner is onto the status page."""
+    """Writes where the runner is onto the status page; of several threads, the last one that began something counts."""
 
-    def __init__(self, status: StatusWriter) -> None:
+    def __init__(self, status: StatusWriter, lock: contextlib.AbstractContextManager[Any] | None = None) -> None:
         self._status = status
+        self._lock = lock or contextlib.nullcontext()
         self.group = -1
 
     def at(self, call: int, stage: int, lo: int, hi: int) -> None:
-        self._status.begin(self.group, call, stage, lo, hi)
+        with self._lock:
+            self._status.begin(self.group, call, stage, lo, hi)
 
 
 class _Interrupts:
@@ -235,7 +238,7 @@ def main(prepare: Prepare, connection: Connection, page: Any) -> None:
     threading.Thread(target=_inbox, args=(link, groups, outbox), daemon=True, name="inbox").start()
     compiler = sys.modules.get("gristmill.kernels.compiler")
     outbox.message(Ready(compiler is None or any(map(attrgetter("signatures"), compiler.all_kernels))))
-    if _has_gpu_alone(runner):
+    if _has_gpu_alone(runner) or _overlaps(runner):
         ended_well = _around_gpu(runner, groups, outbox, status, interrupts)
     else:
         ended_well = _in_turn(runner, groups, outbox, step_log, status, interrupts)
@@ -352,12 +355,20 @@ def _around_gpu(
     """As `_in_turn`, with everything but the calls of the stage in other threads.
 
     The calls are made here, one after the other, because a stage may hold what belongs to the thread of its `setup()`.
+    Those of a stage that overlaps are made in the other threads as well.
     """
     calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    overlaps, lock = _overlaps(runner), threading.Lock()
 
     def work() -> None:
-        mine = MainThreadCalls(calls)
-        own_runner = runner.twin(step_log=mine, calls=mine)
+        mine: MainThreadCalls | _StatusLog
+        clock: Callable[[], float] = time.perf_counter
+        if overlaps:
+            mine = _StatusLog(status, lock)
+            own_runner = runner.twin(step_log=mine, calls=DirectCalls())
+        else:
+            mine = MainThreadCalls(calls)
+            own_runner, clock = runner.twin(step_log=mine, calls=mine), mine.clock
         while True:
             item = groups.get()
             try:
@@ -368,17 +379,23 @@ def _around_gpu(
                     return
                 mine.group, tasks, hints = item
                 del item
-                _run_group(own_runner, mine.group, tasks, hints, outbox, mine.clock, _nothing, _nothing)
+                _run_group(own_runner, mine.group, tasks, hints, outbox, clock, _nothing, _nothing)
                 del tasks
             except BaseException as error:
-                outbox.message(Failed(_sendable(error)))
+                if not interrupts.asked:  # else the stage was torn down meanwhile
+                    outbox.message(Failed(_sendable(error)))
                 calls.put(None)
                 return
 
     for _ in range(_THREADS_AROUND_GPU):
         threading.Thread(target=work, daemon=True).start()
     while True:
-        item = calls.get()
+        try:
+            with interrupts if overlaps else contextlib.nullcontext():
+                item = calls.get()
+        except KeyboardInterrupt:
+            outbox.give_up()
+            return False
         if isinstance(item, Leave):
             return _told_to_leave(outbox, interrupts)
         if item is None:
@@ -405,6 +422,11 @@ def _has_gpu_alone(runner: SegmentRunner) -> bool:
     """Whether a device would wait; time limits need to know exactly where a worker is."""
     segment = runner.segment
     return bool(segment.resources.gpus) and segment.time_limit_s is None and not runner.whole_partitions
+
+
+def _overlaps(runner: SegmentRunner) -> bool:
+    """Whether the next group may be begun before the current one is done."""
+    return runner.segment.overlaps_calls and not runner.whole_partitions
 
 
 def _run_group(

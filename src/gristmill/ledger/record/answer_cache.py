@@ -134,10 +134,11 @@ class AnswerCache:
                 self._read_to[number] = self._scan(number, begin, size, hashes, places)
         if hashes:
             new = np.frombuffer(b"".join(hashes), np.uint64)
-            joined = np.concatenate([self._hashes, new])
-            order = np.argsort(joined, kind="stable")  # of equal ones, the first that was seen stays the first
-            self._hashes = joined[order]
-            self._places = np.concatenate([self._places, np.array(places, np.int64).reshape(-1, 3)])[order]
+            order = np.argsort(new, kind="stable")
+            # Behind equal ones that were there before: of equal ones, the first that was seen stays the first.
+            at = np.searchsorted(self._hashes, new[order], side="right")
+            self._hashes = np.insert(self._hashes, at, new[order])
+            self._places = np.insert(self._places, at, np.array(places, np.int64).reshape(-1, 3)[order], axis=0)
 
     def _number(self, name: str) -> int:
         if name not in self._numbers:

@@ -37,6 +37,15 @@ class BackgroundLoop:
     def close(self) -> None:
         """End the thread; the loop cannot be used afterwards."""
         if not self._loop.is_closed():
+            self.run(_cancelled_others())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+async def _cancelled_others() -> None:
+    """Cancel what is left in the loop, so that other threads do not wait for it forever."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

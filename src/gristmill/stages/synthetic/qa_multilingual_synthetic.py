@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -129,12 +129,12 @@ class _SampleAnswers(LLMStage):
     def inputs(self) -> Spec:
         return ["data"], [_SAMPLE, _PROMPT]
 
-    def _questions(self, batch: DocumentBatch) -> tuple[list[Question], list[int]]:
-        questions, owners = super()._questions(batch)
+    def _questions(self, batch: DocumentBatch, owners: list[int]) -> Iterator[list[Question]]:
         samples = batch.column(_SAMPLE).to_pylist()
-        for question, owner in zip(questions, owners, strict=True):
-            question.key = answer_key(self._prefix + samples[owner].to_bytes(8, "little"), question.messages)
-        return questions, owners
+        for group in super()._questions(batch, owners):
+            for question, owner in zip(reversed(group), reversed(owners), strict=False):
+                question.key = answer_key(self._prefix + samples[owner].to_bytes(8, "little"), question.messages)
+            yield group
 
     def _joined(self, column: str, values: list[Any]) -> Any:
         return super()._joined(column, [None if value is None else without_asterisks(value) for value in values])

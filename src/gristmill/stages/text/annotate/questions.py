@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,8 +59,37 @@ class Figures:
     spent: Spent = field(default_factory=Spent)
 
 
+@dataclass(slots=True)
+class _Call:
+    """The questions of one batch.
+
+    Attributes:
+        items: Finds the next question that needs the model, with its answer if that is cached but unusable as it is;
+            None lets other work go on. It fills `replies` with cached answers on its way.
+        asked: Where the replies to each question belong.
+        under_way: How many questions a worker is at.
+        is_exhausted: There are no more questions.
+        stop: Why no more may be asked.
+        done: Set when there is nothing left to do.
+    """
+
+    items: Iterator[tuple[Question, CachedAnswer | None] | None]
+    done: asyncio.Future[None]
+    replies: list[Reply | None] = field(default_factory=list)
+    asked: dict[bytes, list[int]] = field(default_factory=dict)
+    figures: Figures = field(default_factory=Figures)
+    under_way: int = 0
+    is_exhausted: bool = False
+    stop: Exception | None = None
+
+
 class Questioner:
     """One per worker: the client with its connections, the cache, the budget and the event loop.
+
+    As many coroutines as requests may be under way take one question after the other. When the questions of a batch
+    run out they go on with those of the next one, if another thread has called `replies` for it: no place at the
+    server is vacant while the last answers to a batch are awaited. Cache, templates and budget belong to the thread of
+    the event loop.
 
     Args:
         client: Reaches the model.
@@ -86,14 +118,20 @@ class Questioner:
         repair: Callable[[str], str] | None,
         keeps_truncated: bool,
     ) -> None:
-        self.figures = Figures()
         self._client, self._cache, self._budget = client, cache, budget
         self._stage, self._model, self._config, self._prefix = stage, model, config, prefix
         self._check, self._repair, self._keeps_truncated = check, repair, keeps_truncated
         self._loop: BackgroundLoop | None = None
+        self._starting = threading.Lock()
+        self._is_set_up = False
+        self._calls: deque[_Call] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._at_server: dict[bytes, asyncio.Future[CachedAnswer]] = {}
+        self._recent: dict[bytes, CachedAnswer] = {}  # recorded since the cache was last refreshed
         self._under_way = 0
-        self._freed: asyncio.Event | None = None
-        self._stop: LLMServerError | LLMBudgetError | None = None
+        self._overloads = 0
+        self._freed = asyncio.Event()
+        self._running: list[Figures] = []
 
     def close(self) -> None:
         """Close connections and files, and end the event loop."""
@@ -105,58 +143,47 @@ class Questioner:
             self._cache.close()
         self._budget.close()
 
-    def replies(self, questions: Sequence[Question]) -> list[Reply]:
-        """A value or a failure for each question, in their order.
+    @property
+    def spent_by_running_calls(self) -> Spent:
+        """What the calls that have not returned yet have spent so far."""
+        return sum((figures.spent for figures in list(self._running)), Spent())
+
+    def replies(self, questions: Iterable[Sequence[Question]]) -> tuple[list[Reply], Figures]:
+        """A value or a failure for each question, in their order; may be called from several threads.
+
+        Args:
+            questions: The questions in small groups; each is made when the one before has been asked.
 
         Raises:
             LLMServerError: The server cannot be reached or refuses everything, or answered none of the questions.
             LLMBudgetError: The next question could exceed the budget.
         """
-        self.figures = Figures()
-        if self._cache is not None:
-            self._cache.refresh()
-        found: list[Reply | None] = [None] * len(questions)
-        open_ones: dict[bytes, list[int]] = {}
-        cached: dict[bytes, CachedAnswer] = {}
-        keys = [question.key for question in questions]
-        for place, answer in enumerate(self._cached(keys)):
-            if answer is not None:
-                self.figures.cached += 1
-                try:
-                    found[place] = (self._value(answer.text, answer.finish_reason), None)
-                    continue
-                except (InvalidAnswerError, _UnusableError):
-                    cached[keys[place]] = answer
-            open_ones.setdefault(keys[place], []).append(place)
-        if open_ones:
+        with self._starting:
             if self._loop is None:
-                self._client.setup()
                 self._loop = BackgroundLoop()
-            work = self._all([questions[places[0]] for places in open_ones.values()], cached)
-            replies = self._loop.run(work)
-            self._raise_if_stopped(replies, len(questions))
-            for reply, places in zip(replies, open_ones.values(), strict=True):
-                for place in places:
-                    found[place] = reply
-            if self._cache is not None:
-                self._cache.sync()
-        return [reply for reply in found if reply is not None]
+        call = self._loop.run(self._begun(questions))
+        if not call.is_exhausted and call.stop is None:
+            with self._starting:
+                if not self._is_set_up:
+                    self._client.setup()
+                    self._is_set_up = True
+            self._loop.run(self._finished(call))
+        self._raise_if_stopped(call)
+        if call.figures.requests and self._cache is not None:
+            self._cache.sync()
+        return [reply for reply in call.replies if reply is not None], call.figures
 
-    def _cached(self, keys: Sequence[bytes]) -> list[CachedAnswer | None]:
-        return [None] * len(keys) if self._cache is None else self._cache.find(keys)
-
-    def _raise_if_stopped(self, replies: Sequence[Reply | None], total: int) -> None:
-        stop, self._stop = self._stop, None
-        left = sum(reply is None for reply in replies)
-        if isinstance(stop, LLMBudgetError):
+    def _raise_if_stopped(self, call: _Call) -> None:
+        if isinstance(call.stop, LLMBudgetError):
+            left = sum(reply is None for reply in call.replies) + sum(item is not None for item in call.items)
             raise LLMBudgetError(
-                f"{stop} {left:,} of {total:,} requests of this batch are still open. All answers so far are kept: "
-                "raise the budget and run the same command again to resume.",
-                **{**stop.facts, "open_requests": left},
+                f"{call.stop} {left:,} of {len(call.replies):,} requests of this batch are still open. All answers so "
+                "far are kept: raise the budget and run the same command again to resume.",
+                **{**call.stop.facts, "open_requests": left},
             )
-        if stop is not None:
-            raise stop
-        failures = [reply[1] for reply in replies if reply is not None]
+        if call.stop is not None:
+            raise call.stop
+        failures = [(call.replies[places[0]] or (None, None))[1] for places in call.asked.values()]
         lost = [failure for failure in failures if failure is not None and failure.passing]
         if lost and len(lost) == len(failures):
             raise LLMServerError(
@@ -167,40 +194,120 @@ class Questioner:
 
     # --- in the event loop ---
 
-    async def _all(self, questions: Sequence[Question], cached: dict[bytes, CachedAnswer]) -> list[Reply | None]:
-        replies: list[Reply | None] = [None] * len(questions)
-        places = iter(range(len(questions)))
-        self._freed = asyncio.Event()
-        overloads = self._client.limit.overloads
-        workers = min(self._client.max_concurrent_requests, len(questions))
-        await asyncio.gather(*(self._work(questions, cached, replies, places) for _ in range(workers)))
-        self.figures.overloads = self._client.limit.overloads - overloads
-        return replies
-
-    async def _work(
-        self,
-        questions: Sequence[Question],
-        cached: dict[bytes, CachedAnswer],
-        replies: list[Reply | None],
-        places: Iterator[int],
-    ) -> None:
-        """Take the next question until there is none; after a stop only what is under way is awaited and kept."""
-        for place in places:
-            if self._stop is not None:
-                return
-            question = questions[place]
+    async def _begun(self, questions: Iterable[Sequence[Question]]) -> _Call:
+        """A call; a client that is not set up, which may load a model, is needed unless all its answers are cached."""
+        if self._cache is not None:
+            self._cache.refresh()
+            self._recent.clear()
+        call = _Call(iter(()), asyncio.get_running_loop().create_future())
+        call.items = self._open_questions(call, questions)
+        if not self._is_set_up:
             try:
-                replies[place] = await self._reply(question, cached.get(question.key))
-            except (LLMServerError, LLMBudgetError) as error:
-                self._stop = self._stop or error
-            except LLMRequestError as error:
-                cause = NO_ANSWER if error.can_be_retried else REFUSED
-                replies[place] = (None, Failure(cause, str(error), passing=error.can_be_retried))
+                for item in call.items:
+                    if item is not None:
+                        call.items = itertools.chain((item,), call.items)
+                        return call
+            except Exception as error:  # a template that cannot be rendered
+                call.stop = error
+            call.is_exhausted = True
+        return call
 
-    async def _reply(self, question: Question, answer: CachedAnswer | None) -> Reply:
+    async def _finished(self, call: _Call) -> None:
+        self._running.append(call.figures)
+        self._calls.append(call)
+        try:
+            while len(self._workers) < self._client.max_concurrent_requests:
+                worker = asyncio.create_task(self._work())
+                self._workers.add(worker)
+                worker.add_done_callback(self._workers.discard)
+            await call.done
+        except asyncio.CancelledError:
+            for worker in self._workers:
+                worker.cancel()
+            raise
+        finally:
+            self._running.remove(call.figures)
+        call.figures.overloads = self._client.limit.overloads - self._overloads
+        self._overloads = self._client.limit.overloads
+
+    def _open_questions(
+        self, call: _Call, groups: Iterable[Sequence[Question]]
+    ) -> Iterator[tuple[Question, CachedAnswer | None] | None]:
+        for group in groups:
+            for question, answer in zip(group, self._cached([one.key for one in group]), strict=True):
+                place = len(call.replies)
+                call.replies.append(None)
+                if answer is not None:
+                    call.figures.cached += 1
+                    try:
+                        call.replies[place] = (self._value(answer.text, answer.finish_reason), None)
+                        continue
+                    except (InvalidAnswerError, _UnusableError):
+                        pass
+                if question.key not in call.asked:
+                    call.asked[question.key] = [place]
+                    yield question, answer
+                elif call.replies[call.asked[question.key][0]] is None:
+                    call.asked[question.key].append(place)
+                else:
+                    call.replies[place] = call.replies[call.asked[question.key][0]]
+            yield None
+
+    def _cached(self, keys: Sequence[bytes]) -> Sequence[CachedAnswer | None]:
+        if self._cache is None:
+            return [None] * len(keys)
+        found = self._cache.find(keys)
+        return [answer or self._recent.get(key) for key, answer in zip(keys, found, strict=True)]
+
+    async def _work(self) -> None:
+        """Take the next question until there is none; after a stop only what is under way is awaited and kept."""
+        while self._calls:
+            call = self._calls[0]
+            try:
+                item = None if call.stop is not None else next(call.items)
+            except StopIteration:
+                call.is_exhausted, item = True, None
+            except Exception as error:  # a template that cannot be rendered
+                call.stop, item = error, None
+            if call.is_exhausted or call.stop is not None:
+                if self._calls and self._calls[0] is call:
+                    self._calls.popleft()
+                call.is_exhausted = True
+                self._note_end(call)
+            elif item is None:
+                await asyncio.sleep(0)
+            else:
+                call.under_way += 1
+                try:
+                    await self._settle(call, *item)
+                finally:
+                    call.under_way -= 1
+                    self._note_end(call)
+
+    @staticmethod
+    def _note_end(call: _Call) -> None:
+        if call.is_exhausted and not call.under_way and not call.done.done():
+            call.done.set_result(None)
+
+    async def _settle(self, call: _Call, question: Question, cached: CachedAnswer | None) -> None:
+        try:
+            reply = await self._reply(call, question, cached)
+        except LLMRequestError as error:
+            if isinstance(error, LLMServerError):
+                call.stop = call.stop or error
+                return
+            cause = NO_ANSWER if error.can_be_retried else REFUSED
+            reply = (None, Failure(cause, str(error), passing=error.can_be_retried))
+        except Exception as error:
+            call.stop = call.stop or error
+            return
+        for place in call.asked[question.key]:
+            call.replies[place] = reply
+
+    async def _reply(self, call: _Call, question: Question, answer: CachedAnswer | None) -> Reply:
         messages = question.messages
         if answer is None:
-            answer = await self._asked(question.key, messages, question.source)
+            answer = await self._asked(call, question.key, messages, question.source)
         try:
             return self._value(answer.text, answer.finish_reason), None
         except _UnusableError as error:
@@ -217,14 +324,14 @@ class Questioner:
         key = answer_key(self._prefix, again)
         second = self._cached([key])[0]
         if second is None:
-            second = await self._asked(key, again, question.source)
+            second = await self._asked(call, key, again, question.source)
         try:
             value = self._value(second.text, second.finish_reason)
         except _UnusableError as error:
             return None, Failure(error.cause, f"{problem}; asked to repair it: {error}", second.text or answer.text)
         except InvalidAnswerError as error:
             return None, Failure(INVALID, f"{problem}; asked to repair it: {error}", second.text)
-        self.figures.repaired += 1
+        call.figures.repaired += 1
         return value, None
 
     def _value(self, text: str | None, finish_reason: str) -> Any:
@@ -238,38 +345,57 @@ class Questioner:
             )
         return self._check(text)
 
-    async def _asked(self, key: bytes, messages: Messages, source: tuple[str, int]) -> CachedAnswer:
+    async def _asked(self, call: _Call, key: bytes, messages: Messages, source: tuple[str, int]) -> CachedAnswer:
+        """The answer of the model, unless the same question is under way for another batch."""
+        while (other := self._at_server.get(key)) is not None:
+            await asyncio.wait((other,))
+            if not other.cancelled() and other.exception() is None:
+                return other.result()
+        if key in self._recent:
+            return self._recent[key]
+        asking = self._at_server[key] = asyncio.get_running_loop().create_future()
+        try:
+            answer = await self._paid(call, key, messages, source)
+        except BaseException:
+            asking.cancel()
+            raise
+        finally:
+            del self._at_server[key]
+        asking.set_result(answer)
+        return answer
+
+    async def _paid(self, call: _Call, key: bytes, messages: Messages, source: tuple[str, int]) -> CachedAnswer:
         """The answer of the model; reserved in the budget before, recorded at once."""
         worst = worst_case(messages, self._config.max_tokens or 0)
-        await self._reserve(worst)
+        await self._reserve(call, worst)
         spent = Spent()
         self._under_way += 1
         try:
-            self.figures.requests += 1
+            call.figures.requests += 1
             answer = await self._client.answer(messages=messages, model=self._model, generation_config=self._config)
             spent = _spent(answer, messages)
-            self.figures.spent += spent
+            call.figures.spent += spent
             if self._cache is None:
                 text = answer.texts[0] if answer.texts else None
                 reason = answer.finish_reasons[0] if answer.finish_reasons else ""
                 return CachedAnswer(key.hex(), self._stage, self._model, answer.model, text, reason, 0, 0, 0.0, source)
-            return self._cache.add(key, answer, stage=self._stage, model=self._model, spent=spent, source=source)
+            made = self._cache.add(key, answer, stage=self._stage, model=self._model, spent=spent, source=source)
+            self._recent[key] = made
+            return made
         finally:
             self._under_way -= 1
             self._budget.settle(worst, spent)
-            if self._freed is not None:
-                self._freed.set()
+            self._freed.set()
 
-    async def _reserve(self, worst: Spent) -> None:
+    async def _reserve(self, call: _Call, worst: Spent) -> None:
         """Wait until the worst case of a request fits beside what is under way.
 
         Raises:
             LLMBudgetError: Nothing is under way, and it does not fit.
         """
-        assert self._freed is not None
         while not self._budget.reserve(worst):
-            if self._stop is not None:
-                raise self._stop
+            if call.stop is not None:
+                raise call.stop
             if self._under_way == 0:
                 spent, limits = self._budget.spent, self._budget.limits
                 raise LLMBudgetError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from gristmill.errors import PlanningError, UsageError, did_you_mean
 from gristmill.execution.failures import quarantined_row
-from gristmill.ledger.record.answer_cache import AnswerCache, Spent, answer_key, key_prefix
+from gristmill.ledger.record.answer_cache import AnswerCache, answer_key, key_prefix
 from gristmill.models.client.llm_client import AsyncLLMClient, GenerationConfig
 from gristmill.models.client.openai_client import AsyncOpenAIClient
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.text.annotate.budget import Limits, SharedBudget, reset_budget
 from gristmill.stages.text.annotate.prompts import PromptTemplate, chunks_of
-from gristmill.stages.text.annotate.questions import INVALID, Failure, Messages, Question, Questioner
+from gristmill.stages.text.annotate.questions import INVALID, Failure, Figures, Messages, Question, Questioner
 from gristmill.stages.text.annotate.structured import (
     AnswerSchema,
     InvalidAnswerError,
@@ -39,6 +39,8 @@ ANSWERS_FOLDER = "answers"
 """The folder of the cache in the record of an output."""
 _RESPONSE_FORMATS = ("json_schema", "json_object", "none")
 _SHOWN_ANSWER = 4000
+_GROUP = 16
+"""Prompts that are made ahead: few enough not to keep the answers waiting that arrive meanwhile."""
 _REPAIR = (
     "That answer cannot be used: {problem}\n"
     "Answer again with nothing but one JSON object that follows this JSON schema:\n{schema}"
@@ -254,6 +256,11 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         """One: a single worker keeps a server busy."""
         return 1
 
+    @property
+    def overlaps_calls(self) -> bool:  # type: ignore[override]
+        """Whether the model is on a server; one in this process is asked from the thread that has loaded it."""
+        return isinstance(self._made_client(), AsyncOpenAIClient)
+
     # --- the life of a run ---
 
     def content_digest(self) -> str | None:
@@ -347,9 +354,9 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         if self._questioner is None:
             self.setup()
         questioner: Any = self._questioner
-        questions, owners = self._questions(batch)
-        replies = questioner.replies(questions)
-        self._log(questioner)
+        owners: list[int] = []
+        replies, figures = questioner.replies(self._questions(batch, owners))
+        self._log(figures)
         rows: list[list[Any]] = [[] for _ in range(batch.num_items)]
         failures: dict[int, Failure] = {}
         for owner, (value, failure) in zip(owners, replies, strict=True):
@@ -377,14 +384,13 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             batch = batch.with_column(column, array, is_json=is_json)
         return batch
 
-    def _questions(self, batch: DocumentBatch) -> tuple[list[Question], list[int]]:
-        """A question for each chunk of each document, and the row that it belongs to."""
+    def _questions(self, batch: DocumentBatch, owners: list[int]) -> Iterator[list[Question]]:
+        """The questions about each document, a few documents at a time; the row of each is appended to `owners`."""
         names = self._variables()
         values = {name: batch.columns.python_values(name) for name in names}
         texts = batch.text(self.text_field).to_pylist() if self.text_field in names else None
         rows, partition = batch.rows.tolist(), batch.partition_id
-        questions: list[Question] = []
-        owners: list[int] = []
+        group: list[Question] = []
         for row in range(batch.num_items):
             text = None if texts is None else texts[row]
             if texts is not None and not text:
@@ -396,9 +402,12 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
                 if piece is not None:
                     shown[self.text_field] = piece
                 messages = self._messages(shown)
-                questions.append(Question(answer_key(self._prefix, messages), messages, (partition, rows[row])))
+                group.append(Question(answer_key(self._prefix, messages), messages, (partition, rows[row])))
                 owners.append(row)
-        return questions, owners
+            if len(group) >= _GROUP:
+                yield group
+                group = []
+        yield group
 
     def _messages(self, values: Mapping[str, Any]) -> Messages:
         prompt, system = self._templates
@@ -427,9 +436,8 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             detail = f"{detail}\nThe answer of {self.model}:\n{failure.text[:_SHOWN_ANSWER]}{more}"
         batch.note_quarantine(quarantined_row(batch, row, stage=self.name, cause=failure.cause, detail=detail))
 
-    def _log(self, questioner: Questioner) -> None:
-        figures = questioner.figures
-        spent: Spent = figures.spent
+    def _log(self, figures: Figures) -> None:
+        spent = figures.spent
         self._log_metrics(
             {
                 "llm_requests": float(figures.requests),
