@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -249,6 +250,19 @@ def test_progress_and_report_tell_tokens_and_cost(tmp_path: Path, capsys: pytest
     assert "stage 'llm' asked model 'tiny' (served as 'tiny-served')" in str(ledger.why("d7"))
     assert _rows(tmp_path / "out")["d7"]["answer"] in str(ledger.why("d7"))
     assert len(ledger.answers()) == 30
+
+
+def test_tokens_and_cost_are_told_while_a_batch_is_under_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = _documents(tmp_path / "in", [f"text {number}" for number in range(120)], files=1)
+    with model_server(usage=lambda *_: (100, 20), delay_s=0.05) as server:
+        job = pipeline(source, tmp_path / "out", server.url, input_price=1e4, max_concurrent_requests=2)
+        job.run(LocalExecutor(config={"num_cpus": 1, "logging_interval": 0.2}), progress=True)
+    told = [int(found.replace(",", "")) for found in re.findall(r"([\d,]+) tokens of models", capsys.readouterr().err)]
+    assert told == sorted(told)
+    assert told[-1] == 120 * 120
+    assert len({tokens for tokens in told if 0 < tokens < told[-1]}) >= 2
 
 
 def test_the_key_appears_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

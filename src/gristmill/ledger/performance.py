@@ -192,6 +192,7 @@ def model_usage(custom: Mapping[str, float], busy_s: float) -> str:
         >>> model_usage({"llm_requests": 2, "llm_prompt_tokens": 30, "llm_completion_tokens": 10, "llm_cost": 0.5}, 4)
         '2 requests to the model, 0 answers from the cache, 40 tokens (30 in, 10 out; 10/s), estimated cost 0.5000'
     """
+    busy_s = custom.get("llm_seconds") or busy_s  # calls that overlap are busy together
     prompt, completion = (custom.get(f"llm_{kind}_tokens", 0.0) for kind in ("prompt", "completion"))
     told = (
         f"{custom.get('llm_requests', 0):,.0f} requests to the model, "

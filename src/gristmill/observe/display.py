@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
@@ -121,6 +121,7 @@ class Progress:
     doing: str = "starting"
     model_tokens: float = 0.0
     model_cost: float = 0.0
+    _models: tuple[float, float] = (0.0, 0.0)  # tokens and cost of tasks that are finished
     _open_rows: dict[int, int] = field(default_factory=dict)
     _open_tasks: dict[int, set[tuple[int, str]]] = field(default_factory=dict)
     _rows_done: int = 0
@@ -142,6 +143,9 @@ class Progress:
             self.peak_memory_bytes = max(self.peak_memory_bytes, event.memory_bytes)
             self.queued, self.queued_bytes = sum(event.queued), sum(event.queued_bytes)
             self.workers, self.busy = sum(event.workers), sum(event.busy)
+            if event.running:
+                self._note_models(event.running)
+                self._note_moment()
         elif isinstance(event, PartitionCommitted):
             self.partitions_done += 1
             self.rows_written += event.rows
@@ -166,6 +170,8 @@ class Progress:
                 self.stages[name] = StageCount()
         elif isinstance(event, RunFinished):
             self.status = event.status
+            if event.status == "done":
+                self.model_tokens, self.model_cost = self._models
 
     @property
     def rate(self) -> float:
@@ -211,9 +217,18 @@ class Progress:
                 self._open_rows[event.partition] = self._open_rows.get(event.partition, 0) + count.created
         for spent in event.times.values():
             if spent.custom:
-                tokens = (spent.custom.get(f"llm_{kind}_tokens", 0.0) for kind in ("prompt", "completion"))
-                self.model_tokens += sum(tokens)
-                self.model_cost += spent.custom.get("llm_cost", 0.0)
+                tokens, cost = _of_models(spent.custom)
+                self._models = self._models[0] + tokens, self._models[1] + cost
+        self._note_models({})
+        self._note_moment()
+
+    def _note_models(self, running: Mapping[str, float]) -> None:
+        """Add what is under way; a task between its last call and its end is in neither figure for a moment."""
+        tokens, cost = _of_models(running)
+        self.model_tokens = max(self.model_tokens, self._models[0] + tokens)
+        self.model_cost = max(self.model_cost, self._models[1] + cost)
+
+    def _note_moment(self) -> None:
         moment = self.now()
         self._recent.append((moment, self.rows_read, self.model_tokens))
         while len(self._recent) > 2 and moment - self._recent[1][0] > RATE_WINDOW_S:
@@ -227,6 +242,12 @@ class Progress:
             self.workers_lost += not event.expected
         if not self._sampled:
             self.workers = len(self._alive)
+
+
+def _of_models(custom: Mapping[str, float]) -> tuple[float, float]:
+    """Tokens and cost of language models among the metrics of a stage."""
+    tokens = custom.get("llm_prompt_tokens", 0.0) + custom.get("llm_completion_tokens", 0.0)
+    return tokens, custom.get("llm_cost", 0.0)
 
 
 def _line(progress: Progress) -> str:

@@ -135,6 +135,7 @@ class Sample:
         starved_s: By segment, worker-seconds without input since the previous sample.
         blocked_s: The same for workers with input that are not allowed to start or have no room for results.
         starting_s: The same for setup.
+        running: Custom metrics of calls that have not returned yet, by name.
         at: Time of the snapshot.
     """
 
@@ -148,6 +149,7 @@ class Sample:
     starved_s: tuple[float, ...] = ()
     blocked_s: tuple[float, ...] = ()
     starting_s: tuple[float, ...] = ()
+    running: Mapping[str, float] = field(default_factory=dict)
     at: float = field(default_factory=time.time)
 
 

@@ -382,6 +382,10 @@ class ProcessingStage(ABC, Generic[X, Y]):
         kinds = [given, *get_args(given)]
         return any(get_origin(kind) in (list, Iterator) or kind is list for kind in kinds)
 
+    def running_metrics(self) -> Mapping[str, float]:
+        """Custom metrics of calls that have not returned yet, for live figures; called from another thread."""
+        return {}
+
     def _log_metric(self, name: str, value: float) -> None:
         """Add `value` to the custom metric `name` of this call."""
         self._log_metrics({name: value})

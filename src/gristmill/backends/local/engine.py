@@ -12,6 +12,7 @@ import os
 import selectors
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import wait
@@ -34,6 +35,7 @@ from gristmill.backends.local.messages import (
     Prepare,
     Ready,
     WorkOn,
+    read_figures,
     read_status,
 )
 from gristmill.backends.local.scheduler import Action, Give, Start, Stop, Unblock, next_action
@@ -443,8 +445,17 @@ class Engine:
                 starved_s=tuple(passed * starved for starved, _, _ in idle),
                 blocked_s=tuple(passed * blocked for _, blocked, _ in idle),
                 starting_s=tuple(passed * starting for _, _, starting in idle),
+                running=self._running_figures(),
             )
         )
+
+    def _running_figures(self) -> dict[str, float]:
+        """What calls that have not returned yet have come to, over all workers."""
+        total: Counter[Any] = Counter()
+        for assigned in self._assigned.values():
+            if assigned.groups:
+                total.update(read_figures(assigned.process.page))
+        return dict(total)
 
     def _own_pids(self) -> list[int]:
         server = server_pid()

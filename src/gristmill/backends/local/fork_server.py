@@ -56,7 +56,7 @@ SINGLE_THREADED: Mapping[str, str] = {
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
 }
 
-STATUS_BYTES = 512
+STATUS_BYTES = 1536
 WORKER_NAME = b"gm-worker"
 _DEATH_S = 5.0
 """How long a fork server whose connections are closed may take to be gone."""

@@ -16,9 +16,12 @@ import pickle
 import struct
 import time
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
+
+import orjson
 
 from gristmill.backends.local.shared_files import SharedFolder, SharedSegment
 from gristmill.errors import GristmillError
@@ -222,6 +225,19 @@ def read_status(page: Any) -> WorkerStatus:
     return found
 
 
+_FIGURES_AT = _SLOTS * _SLOT_BYTES
+_FIGURES = struct.Struct("=II")  # size and checksum
+_FIGURES_BYTES = 512
+
+
+def read_figures(page: Any) -> dict[str, float]:
+    """The figures on a page that a worker last told about calls that have not returned yet."""
+    memory = memoryview(page).cast("B")
+    size, check = _FIGURES.unpack_from(memory, _FIGURES_AT)
+    data = bytes(memory[_FIGURES_AT + _FIGURES.size :][: min(size, _FIGURES_BYTES)])
+    return orjson.loads(data) if size and zlib.crc32(data) == check else {}
+
+
 class StatusWriter:
     """The worker's side of a status page; writing takes a few microseconds and cannot fail."""
 
@@ -235,6 +251,13 @@ class StatusWriter:
         at = (self._sequence % _SLOTS) * _SLOT_BYTES
         body = _BODY.pack(self._sequence, *status)
         self._memory[at : at + _BODY.size + _CHECK.size] = body + _CHECK.pack(zlib.crc32(body))
+
+    def write_figures(self, figures: Mapping[str, float]) -> None:
+        """Say what calls that have not returned yet have come to so far."""
+        data = orjson.dumps(dict(figures))
+        if len(data) <= _FIGURES_BYTES:
+            head = _FIGURES.pack(len(data), zlib.crc32(data))
+            self._memory[_FIGURES_AT : _FIGURES_AT + len(head) + len(data)] = head + data
 
     def begin(self, task: int, batch: int = -1, stage: int = -1, lo: int = 0, hi: int = 0) -> None:
         """Say what is begun now; time limits count from here."""

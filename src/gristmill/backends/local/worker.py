@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,10 +57,12 @@ from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.runner import SegmentRunner, set_up_node
 from gristmill.execution.stage_call import DirectCalls
 from gristmill.ledger.record.trail import Trail
+from gristmill.stages.base import ProcessingStage
 from gristmill.tasks.base import Task
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _THREADS_AROUND_GPU = 2
+_FIGURES_S = 0.5
 
 
 class _StatusLog:
@@ -238,10 +241,11 @@ def main(prepare: Prepare, connection: Connection, page: Any) -> None:
     threading.Thread(target=_inbox, args=(link, groups, outbox), daemon=True, name="inbox").start()
     compiler = sys.modules.get("gristmill.kernels.compiler")
     outbox.message(Ready(compiler is None or any(map(attrgetter("signatures"), compiler.all_kernels))))
+    figures = _Figures(runner, status)
     if _has_gpu_alone(runner) or _overlaps(runner):
-        ended_well = _around_gpu(runner, groups, outbox, status, interrupts)
+        ended_well = _around_gpu(runner, groups, outbox, status, interrupts, figures)
     else:
-        ended_well = _in_turn(runner, groups, outbox, step_log, status, interrupts)
+        ended_well = _in_turn(runner, groups, outbox, step_log, status, interrupts, figures)
     status.write(IDLE)
     problem: Any = None
     try:
@@ -252,6 +256,32 @@ def main(prepare: Prepare, connection: Connection, page: Any) -> None:
     outbox.flush()
 
 
+class _Figures:
+    """Writes onto the status page what the calls under way have come to, every half second."""
+
+    def __init__(self, runner: SegmentRunner, status: StatusWriter) -> None:
+        base = ProcessingStage.running_metrics
+        self._stages = [stage for stage in runner.segment.stages if type(stage).running_metrics is not base]
+        self._status = status
+        self._lock = threading.Lock()
+        if self._stages:
+            threading.Thread(target=self._work, daemon=True, name="figures").start()
+
+    def write(self) -> None:
+        """Write them now: before a group is said to be done, which has them from then on."""
+        if self._stages:
+            with self._lock:
+                total: Counter[Any] = Counter()
+                for stage in self._stages:
+                    total.update(stage.running_metrics())
+                self._status.write_figures(total)
+
+    def _work(self) -> None:
+        while True:
+            time.sleep(_FIGURES_S)
+            self.write()
+
+
 def _in_turn(
     runner: SegmentRunner,
     groups: queue.SimpleQueue[Any],
@@ -259,6 +289,7 @@ def _in_turn(
     step_log: _StatusLog,
     status: StatusWriter,
     interrupts: _Interrupts,
+    figures: _Figures,
 ) -> bool:
     """Work on one group after the other; whether that ended because the driver said so."""
     while True:
@@ -274,8 +305,8 @@ def _in_turn(
         status.begin(group)
         try:
             with interrupts:
-                handing_on, finished = partial(status.begin, group), partial(status.write, IDLE)
-                _run_group(runner, group, tasks, hints, outbox, time.perf_counter, handing_on, finished)
+                handing_on = partial(status.begin, group)
+                _run_group(runner, group, tasks, hints, outbox, time.perf_counter, handing_on, figures, status)
         except KeyboardInterrupt:
             outbox.give_up()
             return False
@@ -351,6 +382,7 @@ def _around_gpu(
     outbox: _Outbox,
     status: StatusWriter,
     interrupts: _Interrupts,
+    figures: _Figures,
 ) -> bool:
     """As `_in_turn`, with everything but the calls of the stage in other threads.
 
@@ -379,7 +411,7 @@ def _around_gpu(
                     return
                 mine.group, tasks, hints = item
                 del item
-                _run_group(own_runner, mine.group, tasks, hints, outbox, clock, _nothing, _nothing)
+                _run_group(own_runner, mine.group, tasks, hints, outbox, clock, _nothing, figures)
                 del tasks
             except BaseException as error:
                 if not interrupts.asked:  # else the stage was torn down meanwhile
@@ -437,7 +469,8 @@ def _run_group(
     outbox: _Outbox,
     clock: Callable[[], float],
     handing_on: Callable[[], None],
-    finished: Callable[[], None],
+    figures: _Figures,
+    status: StatusWriter | None = None,
 ) -> None:
     """Run a group of tasks and send what comes out."""
     begun = clock()
@@ -452,7 +485,9 @@ def _run_group(
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()  # it keeps several times what it gave out at most
-    finished()
+    if status is not None:
+        status.write(IDLE)
+    figures.write()
     outbox.done(group, seconds, runner.call_counts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -50,13 +51,15 @@ Reply = tuple[Any, Failure | None]
 
 @dataclass(slots=True)
 class Figures:
-    """What a call of the stage took."""
+    """What a call of the stage took; `seconds` are those that no other call has counted."""
 
     requests: int = 0
     cached: int = 0
     repaired: int = 0
     overloads: int = 0
     spent: Spent = field(default_factory=Spent)
+    begun: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -132,6 +135,7 @@ class Questioner:
         self._overloads = 0
         self._freed = asyncio.Event()
         self._running: list[Figures] = []
+        self._counted_to = 0.0
 
     def close(self) -> None:
         """Close connections and files, and end the event loop."""
@@ -226,6 +230,9 @@ class Questioner:
                 worker.cancel()
             raise
         finally:
+            now = time.monotonic()
+            call.figures.seconds = now - max(self._counted_to, min(figures.begun for figures in self._running))
+            self._counted_to = now
             self._running.remove(call.figures)
         call.figures.overloads = self._client.limit.overloads - self._overloads
         self._overloads = self._client.limit.overloads

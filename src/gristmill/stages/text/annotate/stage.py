@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gristmill.errors import PlanningError, UsageError, did_you_mean
 from gristmill.execution.failures import quarantined_row
-from gristmill.ledger.record.answer_cache import AnswerCache, answer_key, key_prefix
+from gristmill.ledger.record.answer_cache import AnswerCache, Spent, answer_key, key_prefix
 from gristmill.models.client.llm_client import AsyncLLMClient, GenerationConfig
 from gristmill.models.client.openai_client import AsyncOpenAIClient
 from gristmill.stages.base import ProcessingStage, Spec
@@ -436,15 +436,25 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             detail = f"{detail}\nThe answer of {self.model}:\n{failure.text[:_SHOWN_ANSWER]}{more}"
         batch.note_quarantine(quarantined_row(batch, row, stage=self.name, cause=failure.cause, detail=detail))
 
+    def running_metrics(self) -> Mapping[str, float]:
+        """Tokens and cost of calls that have not returned yet."""
+        questioner = self._questioner
+        return {} if questioner is None else self._tokens(questioner.spent_by_running_calls)
+
+    def _tokens(self, spent: Spent) -> dict[str, float]:
+        return {
+            "llm_prompt_tokens": float(spent.prompt_tokens),
+            "llm_completion_tokens": float(spent.completion_tokens),
+            "llm_cost": self._limits.cost_of(spent),
+        }
+
     def _log(self, figures: Figures) -> None:
-        spent = figures.spent
         self._log_metrics(
             {
                 "llm_requests": float(figures.requests),
                 "llm_cached_answers": float(figures.cached),
-                "llm_prompt_tokens": float(spent.prompt_tokens),
-                "llm_completion_tokens": float(spent.completion_tokens),
-                "llm_cost": self._limits.cost_of(spent),
+                **self._tokens(figures.spent),
+                "llm_seconds": figures.seconds,
                 "llm_repaired_answers": float(figures.repaired),
                 "llm_overloads": float(figures.overloads),
             }
