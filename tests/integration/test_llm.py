@@ -265,6 +265,23 @@ def test_tokens_and_cost_are_told_while_a_batch_is_under_way(
     assert len({tokens for tokens in told if 0 < tokens < told[-1]}) >= 2
 
 
+def test_why_finds_answers_that_are_kept_elsewhere(tmp_path: Path) -> None:
+    source = _documents(tmp_path / "in", ["a", "b", "c"])
+    with model_server() as server:
+        for name, prompt in (("one", "{{ text }}"), ("two", "{{ text if text != 'b' else 'changed' }}")):
+            job = pipeline(source, tmp_path / name, server.url, prompt=prompt, cache_dir=tmp_path / "cache")
+            job.run(LocalExecutor(config={"num_cpus": 1}), progress=False)
+        assert server.answered == 4
+    one, two = (Ledger(tmp_path / name) for name in ("one", "two"))
+    assert [len(ledger.answers()) for ledger in (one, two)] == [3, 1]
+    assert "stage 'llm' asked model 'tiny'" in str(one.why("d0"))
+    assert "stage 'llm' asked model 'tiny'" in str(two.why("d1"))
+    assert f"its answers are in '{tmp_path / 'cache'}', and this one may have been asked for another" in str(
+        two.why("d0")
+    )
+    assert verify(tmp_path / "two").problems == []
+
+
 def test_the_key_appears_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-very-secret-key")
     source = _documents(tmp_path / "in", ["a", "b", "c"])

@@ -18,6 +18,7 @@ from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment
 from gristmill.errors import OutputError, PlanningError, UsageError
 from gristmill.execution.driver import ErrorBudget, Work
 from gristmill.ledger.performance import model_usage
+from gristmill.ledger.record.answer_cache import note_elsewhere
 from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.input_files import sentence, totals
 from gristmill.ledger.record.layout import RunFolder
@@ -381,6 +382,9 @@ def begun_run(
         events.listeners += [state.recorder, perf]
         if "recipe" in pipeline.config:
             state.folder.write(state.folder.record_path("recipe"), str(pipeline.config["recipe"]).encode())
+        places = {stage.name: stage.kept_elsewhere for stage in prepared.sketch.stages if stage.kept_elsewhere}
+        if places:
+            note_elsewhere(state.folder, places)
         if state.done:
             partitions = [partition for partition in partitions if partition.id not in state.done]
     for stage in prepared.sketch.stages:

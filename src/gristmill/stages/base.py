@@ -82,6 +82,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
             model).
         overlaps_calls: The stage waits for a server. The local engine calls `process` for the next batch, from another
             thread, while the stage waits for the last answers to the current one.
+        kept_elsewhere: The folder where answers of language models are kept, if not in the record of the output.
         for_dropped: What to do, when a run records all scores, with documents that earlier stages dropped and that
             later filters should score: `"run"` passes them to this stage too, which must handle each document
             independently and change nothing but its result; `"pass"` leaves them unchanged (the stage only adds
@@ -123,6 +124,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     runs_without_gpu = False
     needs_own_worker = False
     overlaps_calls: bool = False
+    kept_elsewhere: str | None = None
     for_dropped: Literal["run", "pass", "score", "stop"] = "stop"
     text_parameter: str | None = None
     fills_text = True

@@ -15,7 +15,7 @@ import xxhash
 from gristmill import notebook
 from gristmill.errors import UsageError, VerificationError
 from gristmill.ledger.ask.why import KEPT, Change, Cut, Decision, DocumentHistory, RecordedScore, Why, whole_number
-from gristmill.ledger.record.answer_cache import AnswerCache, CachedAnswer
+from gristmill.ledger.record.answer_cache import AnswerCache, CachedAnswer, noted_elsewhere, record_id
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import missing_scores, read_plan
@@ -178,6 +178,7 @@ class Ledger:
         cuts = self.recorded(entry, "cuts", rows)
         scores = self.recorded(entry, "scores", rows)
         answers = self.answers(entry.partition, rows) if rows else []
+        elsewhere = noted_elsewhere(self.folder)
         order = {stage: number for number, stage in enumerate(entry.stages)}
         for row in rows:
             found = [item for item in decisions if item["row"] == row]
@@ -213,6 +214,12 @@ class Ledger:
                 history.quarantine = self._quarantine(entry, row)
             history.answers = [answer for answer in answers if answer.source == (entry.partition, row)]
             history.notes = _notes(entry, history)
+            history.notes += [
+                f"no answer for stage {stage!r} is recorded under this document: its answers are in {place!r}, and "
+                "this one may have been asked for another document or output first, or on another machine"
+                for stage, place in elsewhere.items()
+                if stage in entry.stages and not any(answer.stage == stage for answer in history.answers)
+            ]
             if history.scores and history.decisions:
                 history.notes += self._unscored(history.decisions[-1].stage)
             yield history
@@ -226,18 +233,22 @@ class Ledger:
             partition: Only about documents of this partition.
             rows: Only about these rows of it.
         """
-        folder = self.folder.record_path("answers")
-        if not is_local(folder):
-            return []
-        cache = AnswerCache(folder)
-        try:
-            found = [
-                answer
-                for answer in cache.answers()
-                if partition in (None, answer.source[0]) and (rows is None or answer.source[1] in rows)
-            ]
-        finally:
-            cache.close()
+        own, mine = self.folder.record_path("answers"), record_id(self.folder.record)
+        found = []
+        for folder in {own, *noted_elsewhere(self.folder).values()}:
+            if not is_local(folder):
+                continue
+            cache = AnswerCache(folder)
+            try:
+                found += [
+                    answer
+                    for answer in cache.answers()
+                    if partition in (None, answer.source[0])
+                    and (rows is None or answer.source[1] in rows)
+                    and (folder == own or answer.record == mine)
+                ]
+            finally:
+                cache.close()
         return sorted(found, key=attrgetter("at"))
 
     def _unscored(self, stage: str) -> list[str]:

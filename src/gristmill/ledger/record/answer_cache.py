@@ -11,7 +11,7 @@ import os
 import struct
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,10 @@ import numpy.typing as npt
 import orjson
 import xxhash
 
+from gristmill.storage.files import is_local
+
 if TYPE_CHECKING:
+    from gristmill.ledger.record.layout import RunFolder
     from gristmill.models.client.llm_client import Answer
 
 KEY_BYTES = 16
@@ -30,6 +33,7 @@ _MAGIC = b"gristmill answers 1\n"
 _HEAD = struct.Struct("<IQ16sQII")  # size of the payload, checksum of all that follows, key, stage, tokens in and out
 _AFTER_CHECKSUM = 12
 _MOST = 1 << 31
+_ELSEWHERE = "elsewhere.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class CachedAnswer:
         completion_tokens: Tokens of the answer.
         at: When it arrived, in seconds since 1970.
         source: The partition and row of the document that it was first asked for.
+        record: The record of the output with that document, where the answer is kept elsewhere.
     """
 
     key: str
@@ -75,6 +80,7 @@ class CachedAnswer:
     completion_tokens: int
     at: float
     source: tuple[str, int]
+    record: str = ""
 
 
 def key_prefix(model: str, parameters: Any) -> bytes:
@@ -94,6 +100,7 @@ class AnswerCache:
 
     Args:
         folder: A local folder; made when the first answer is recorded.
+        record: The record of the output that asks, for a folder that is not in it.
 
     Example:
         >>> cache = AnswerCache("out.gristmill/answers")
@@ -101,8 +108,9 @@ class AnswerCache:
         [None]
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, record: str = "") -> None:
         self.folder = folder
+        self.record = record
         self.spent: dict[int, Spent] = {}
         self._files: list[str] = []
         self._numbers: dict[str, int] = {}
@@ -226,12 +234,14 @@ class AnswerCache:
         text = answer.texts[0] if answer.texts else None
         reason = answer.finish_reasons[0] if answer.finish_reasons else ""
         at = time.time()
-        payload = orjson.dumps([stage, model, answer.model, text, reason, at, *source])
+        payload = orjson.dumps([stage, model, answer.model, text, reason, at, *source, *filter(None, [self.record])])
         prompt, completion = (min(count, 0xFFFFFFFF) for count in (spent.prompt_tokens, spent.completion_tokens))
         rest = _HEAD.pack(0, 0, key, _stage_hash(stage), prompt, completion)[_AFTER_CHECKSUM:] + payload
         record = struct.pack("<IQ", len(payload), xxhash.xxh3_64_intdigest(rest)) + rest
         self._append(record)
-        return CachedAnswer(key.hex(), stage, model, answer.model, text, reason, prompt, completion, at, source)
+        return CachedAnswer(
+            key.hex(), stage, model, answer.model, text, reason, prompt, completion, at, source, self.record
+        )
 
     def _append(self, record: bytes) -> None:
         if self._own is None:
@@ -270,5 +280,26 @@ def _unpacked(record: bytes) -> CachedAnswer | None:
     length, checksum, key, _, prompt, completion = _HEAD.unpack_from(record)
     if len(record) != _HEAD.size + length or xxhash.xxh3_64_intdigest(record[_AFTER_CHECKSUM:]) != checksum:
         return None
-    stage, model, served, text, reason, at, partition, row = orjson.loads(record[_HEAD.size :])
-    return CachedAnswer(key.hex(), stage, model, served, text, reason, prompt, completion, at, (partition, row))
+    stage, model, served, text, reason, at, partition, row, *rest = orjson.loads(record[_HEAD.size :])
+    return CachedAnswer(
+        key.hex(), stage, model, served, text, reason, prompt, completion, at, (partition, row), *rest[:1]
+    )
+
+
+def record_id(record: str) -> str:
+    """What names the record of an output in answers that are kept elsewhere."""
+    return os.path.realpath(record) if is_local(record) else record.rstrip("/")
+
+
+def note_elsewhere(folder: RunFolder, places: Mapping[str, str]) -> None:
+    """Note in the record of an output where stages keep answers."""
+    folder.write(f"{folder.record_path('answers')}/{_ELSEWHERE}", orjson.dumps(dict(places)))
+
+
+def noted_elsewhere(folder: RunFolder) -> dict[str, str]:
+    """The folders, by stage, where answers are kept that are not in the record of the output."""
+    try:
+        found = orjson.loads(folder.read(f"{folder.record_path('answers')}/{_ELSEWHERE}"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {str(stage): str(place) for stage, place in found.items()} if isinstance(found, dict) else {}

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gristmill.errors import PlanningError, UsageError, did_you_mean
 from gristmill.execution.failures import quarantined_row
-from gristmill.ledger.record.answer_cache import AnswerCache, Spent, answer_key, key_prefix
+from gristmill.ledger.record.answer_cache import AnswerCache, Spent, answer_key, key_prefix, record_id
 from gristmill.models.client.llm_client import AsyncLLMClient, GenerationConfig
 from gristmill.models.client.openai_client import AsyncOpenAIClient
 from gristmill.stages.base import ProcessingStage, Spec
@@ -257,6 +257,11 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return 1
 
     @property
+    def kept_elsewhere(self) -> str | None:  # type: ignore[override]
+        """The folder of the cache, if it is not in the record of the output."""
+        return None if self.cache_dir is None else os.path.abspath(self.cache_dir)
+
+    @property
     def overlaps_calls(self) -> bool:  # type: ignore[override]
         """Whether the model is on a server; one in this process is asked from the thread that has loaded it."""
         return isinstance(self._made_client(), AsyncOpenAIClient)
@@ -301,7 +306,8 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Open the cache; connections are opened with the first question."""
         folder = self._cache_folder()
-        cache = None if folder is None else AnswerCache(folder)
+        record = "" if self.cache_dir is None or self._record is None else record_id(self._record)
+        cache = None if folder is None else AnswerCache(folder, record)
         path = None if folder is None or not self._limits.is_limited else self._budget_path(folder)
         schema = self._schema
         config, extra = self.generation_config, dict(self.generation_config.extra_kwargs or {})
