@@ -255,6 +255,16 @@ class ExecutorSuite:
         assert {size for name, size in calls if name == "single"} == {"1"}
         assert sum(task.num_items for task in result) == len([n for n in range(FILES * ROWS) if n % 3])
 
+    def test_idle_time(self, tmp_path: Path) -> None:
+        """Every call but the first of a worker says how long the worker had waited for its input."""
+        source = make_input(tmp_path / "in", files=8)
+        waits = stages.Shout().with_(name="waits", num_workers=1, resources=Resources(cpus=0.5))
+        result = self.run(source, [stages.Sleeps(0.02), waits], None)
+        idle = [perf.actor_idle_time for task in result for perf in task._stage_perf if perf.stage_name == "waits"]
+        assert len(idle) == 8
+        assert min(idle) == 0.0
+        assert 0.0 < sum(idle) < result.report.seconds
+
     def test_documents_that_are_something_else_in_between(self, source: Path, tmp_path: Path, notes: Path) -> None:
         """Documents become files and documents again; the first end there, the others are new."""
 

@@ -90,12 +90,58 @@ def _writer(stage: Any, keywords: Keywords) -> Keywords:
     return found
 
 
+def _scorer(stage: Any, keywords: Keywords) -> Keywords:
+    keywords.pop("verbose", None)
+    return _named(stage, keywords)
+
+
+def _accepting(**known: tuple[Any, ...]) -> Adapter:
+    """Takes options of which only these values can be done."""
+
+    def adapter(stage: Any, keywords: Keywords) -> Keywords:
+        for option, values in known.items():
+            _only(type(stage).__name__, option, keywords.pop(option, values[0]), values)
+        return {}
+
+    return adapter
+
+
+def _removal(workflow: Any, keywords: Keywords) -> Keywords:
+    """Removal of listed documents: the same options have other names."""
+    owner = type(workflow).__name__
+    for option in ("duplicate_id_read_kwargs", "id_generator_storage_options"):
+        given = keywords.pop(option, None) or {}
+        given = given.get("storage_options") if option.endswith("read_kwargs") else given
+        storage = (keywords.get("output_kwargs") or keywords.get("write_kwargs") or {}).get("storage_options")
+        _only(owner, option, given or None, (storage or None, None))
+    _only(owner, "input_task_limit", keywords.pop("input_task_limit", None), (None,))
+    fields = keywords.pop("input_fields", None)
+    if fields is not None and keywords.get("output_fields") is None:
+        keywords["output_fields"] = list(fields)
+    for theirs, ours in (("input_files_per_partition", "files_per_partition"), ("input_kwargs", "read_kwargs")):
+        if theirs in keywords:
+            keywords[ours] = keywords.pop(theirs)
+    if "output_kwargs" in keywords:
+        keywords["write_kwargs"] = keywords.pop("output_kwargs")
+    for option, known in (("read_kwargs", _READER_KEYS), ("write_kwargs", _WRITER_KEYS)):
+        if keywords.get(option) is not None:
+            keywords[option] = _mapped(owner, option, keywords[option], set(known))
+    kind = keywords.get("output_filetype") or "parquet"
+    ending = str(keywords.pop("output_file_extension", None) or kind).lstrip(".")
+    _only(owner, "output_file_extension", ending, (kind,))
+    return {}
+
+
 ADAPTERS: Mapping[str, Adapter] = {
     **dict.fromkeys(("AddId", "DocumentJoiner", "DocumentSplitter", "FilePartitioningStage"), _named),
-    **dict.fromkeys(("Filter", "Modify", "Score", "ScoreFilter"), _named),
+    **dict.fromkeys(("Filter", "Modify", "Score", "ScoreFilter"), _scorer),
     **dict.fromkeys(("JsonlReader", "ParquetReader"), _reader),
     **dict.fromkeys(("JsonlReaderStage", "ParquetReaderStage"), _reader_stage),
     **dict.fromkeys(("JsonlWriter", "ParquetWriter"), _writer),
+    **dict.fromkeys(("KMeansReadFitWriteStage", "KMeansStage"), _accepting(embedding_output_dtype=("float32",))),
+    **dict.fromkeys(("PairwiseCosineSimilarityStage", "PairwiseStage"), _accepting(compute_dtype=("float32", "auto"))),
+    "ExactDeduplicationWorkflow": _accepting(normalize_text=(False,)),
+    "TextDuplicatesRemovalWorkflow": _removal,
 }
 """The classes whose constructors take more by the old name."""
 _originals: dict[type, Any] = {}
@@ -161,6 +207,14 @@ def _mapped(owner: str, parameter: str, given: Mapping[str, Any], known: set[str
             stacklevel=4,
         )
     return kept
+
+
+def _only(owner: str, option: str, value: Any, known: tuple[Any, ...]) -> None:
+    if value not in known:
+        raise NotSupportedError(
+            f"{owner}({option}={value!r}) is not supported; give {' or '.join(map(repr, dict.fromkeys(known)))}.",
+            key=option,
+        )
 
 
 def _ending(owner: str, ending: str, known: tuple[str, ...]) -> str:

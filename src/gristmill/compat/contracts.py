@@ -23,10 +23,17 @@ def _run_shard(
     self: Pipeline, executor: Any = None, initial_tasks: Any = None, checkpoint_path: Any = None, **options: Any
 ) -> Any:
     """Run a pipeline, or in a task of a Slurm array its shard; fails if ids to remove are not found."""
+    if checkpoint_path is None:
+        checkpoint_path = getattr(self, "_checkpoint_path", None)
     with checked_ids() as ids, shard_of_run(checkpoint_path):
         result = _run(self, executor, initial_tasks, checkpoint_path, **options)
         ids.check(result.report)
         return result
+
+
+def _enable_resumability(self: Pipeline, checkpoint_path: Any) -> None:
+    """Set the `checkpoint_path` of later runs; runs resume by their record in any case."""
+    self._checkpoint_path = checkpoint_path  # type: ignore[attr-defined]
 
 
 def install_in_worker() -> None:
@@ -40,6 +47,7 @@ def apply() -> None:
     DocumentBatch.shows_pandas = True
     registry.default_name = default_executor
     Pipeline.run = _run_shard  # type: ignore[method-assign]
+    Pipeline.enable_resumability = _enable_resumability  # type: ignore[attr-defined]
     fasttext_lists.apply()
     if install_in_worker not in stage_pickling.before_loading:
         stage_pickling.before_loading.append(install_in_worker)
@@ -50,6 +58,7 @@ def undo() -> None:
     DocumentBatch.shows_pandas = False
     registry.default_name = None
     Pipeline.run = _run  # type: ignore[method-assign]
+    del Pipeline.enable_resumability  # type: ignore[attr-defined]
     constructors.restore()
     fasttext_lists.undo()
     stage_pickling.before_loading.clear()

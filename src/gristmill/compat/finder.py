@@ -30,11 +30,13 @@ class MissingName:
     """Stands for a name that Gristmill does not have; using it raises an error that names the nearest.
 
     It can be imported and written in an annotation, so that a script whose optional parts need it still runs.
+    Attributes by which scripts find files are readable.
     """
 
     def __init__(self, path: str, advice: str) -> None:
         self._path = path
         self._advice = advice
+        self.__dict__.update(names.ATTRIBUTES.get(path.rpartition(".")[2], {}))
 
     def _refuse(self) -> NotSupportedError:
         return NotSupportedError(f"Gristmill has no {self._path}. {self._advice}", name=self._path)

@@ -97,8 +97,17 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 """Modules of the old name, each with those of Gristmill that have its names, the nearest first."""
 
+_VARIABLES = (
+    "FAILED_TASKS_DIR_ENV_VAR",
+    *(f"SLURM_ARRAY_{part}_ENV_VAR" for part in ("ENABLED", "MINIMUM_SHARD_INDEX", "SHARD_INDEX", "TOTAL_SHARDS")),
+)
+
 NAMES: dict[str, str] = {
+    **{f"backends.base.{name}": f"compat.slurm_array:{name}" for name in _VARIABLES},  # where they were before 1.4
     "core.client.SlurmRayClient": "compat.slurm:SlurmRayClient",
+    "stages.deduplication.exact.workflow.ID_GENERATOR_OUTPUT_FILENAME": "compat.id_generator:EXACT_FILE",
+    "stages.deduplication.fuzzy.workflow.ID_GENERATOR_OUTPUT_FILENAME": "compat.id_generator:FUZZY_FILE",
+    "tasks._EmptyTask": "tasks.base:EmptyTask",  # its name until 1.3
 }
 """Names that are not found by their module, as `module:name` of Gristmill."""
 
@@ -207,6 +216,9 @@ ABSENT: dict[str, str] = {
     "utils.writer_utils": _TEXT_ONLY,
 }
 """Modules and names that Gristmill does not have, with the nearest that it has; for a module, all names below it."""
+
+ATTRIBUTES: dict[str, dict[str, str]] = {"ExactDuplicateIdentification": {"name": "ExactDuplicateIds"}}
+"""Attributes of missing classes by which scripts find what a workflow wrote, by the name of the class."""
 
 
 def absence(path: str) -> str | None:

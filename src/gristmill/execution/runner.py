@@ -77,6 +77,7 @@ class SegmentRunner:
         self._caller = StageCaller(settings, step_log=self.step_log, calls=self._calls, can_be_killed=can_be_killed)
         self.call_counts = Trail()
         self._set_up: list[Stage] = []
+        self._done_at: float | None = None
 
     def twin(self, *, step_log: StepLog, calls: Calls) -> SegmentRunner:
         """Another runner of the same stages, for another thread; set up and torn down with this one."""
@@ -118,11 +119,20 @@ class SegmentRunner:
 
     def run(self, tasks: Sequence[Task[Any]], hints: Hints | None = None) -> Iterator[Task[Any] | TaskEnd]:
         """Push `tasks` through the segment: tasks for the next segment, and the ends of those that go no further."""
-        self.call_counts = self._caller.begin(hints or Hints())
+        # Before its first tasks, a worker is starting, not waiting.
+        idle_s = 0.0 if self._done_at is None else time.perf_counter() - self._done_at
+        self.call_counts = self._caller.begin(hints or Hints(), idle_s=idle_s)
         for task in tasks:
             if self.first and isinstance(task, DocumentBatch):
                 self._note_identity(task, lineage_of(task).trail)
-        return map(self._whole_partition, tasks) if self.whole_partitions else self._advance(tasks)
+        return self._to_the_end(map(self._whole_partition, tasks) if self.whole_partitions else self._advance(tasks))
+
+    def _to_the_end(self, results: Iterator[Task[Any] | TaskEnd]) -> Iterator[Task[Any] | TaskEnd]:
+        """The results, after the last of which the worker waits for other tasks."""
+        try:
+            yield from results
+        finally:
+            self._done_at = time.perf_counter()
 
     def _advance(self, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any] | TaskEnd]:
         """Push tasks through the stages, depth first: a stage is asked for more when all that it gave has gone on."""
@@ -303,9 +313,9 @@ class SegmentRunner:
                 self._note_identity(one.task, counts)
             seconds = clock() - start
             own = lineage.trail if index == 0 else Trail()
-            custom = self._caller.record(stage, counts, own, seconds, one.task.num_items)
+            cost = self._caller.record(stage, counts, own, seconds, one.task.num_items)
             child = lineage if single else lineage.child(index, last=not ready, trail=own)
-            spent = perf_of(stage, seconds, one.task.num_items, custom)
+            spent = perf_of(stage, cost)
             one.task._stage_perf = [*one.task._stage_perf, *spent]
             one.task._metadata = {**task._metadata, **one.task._metadata}
             one.task._metadata.pop("partition", None)

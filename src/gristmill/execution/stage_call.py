@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
@@ -153,10 +153,15 @@ class StageCaller:
         self._calls = calls
         self._hints = Hints()
         self._slow: dict[str, float] = {}
+        self._idle_s = 0.0
 
-    def begin(self, hints: Hints) -> Trail:
-        """Count calls from zero, with what earlier attempts at the same tasks have shown; returns the new counts."""
+    def begin(self, hints: Hints, *, idle_s: float = 0.0) -> Trail:
+        """Count calls from zero, with what earlier attempts at the same tasks have shown; returns the new counts.
+
+        `idle_s` is how long the worker has waited for these tasks; it goes into the record of the first call.
+        """
         self._hints = hints
+        self._idle_s = idle_s
         self.calls_made = 0
         self.counts = Trail()
         return self.counts
@@ -245,11 +250,11 @@ class StageCaller:
     def _account(self, stage: Stage, entry: Entry, exits: list[Exit], seconds: float) -> list[Task[Any]]:
         """The tasks that came out, with their rows accounted for."""
         lineage = lineage_of(entry.task)
-        custom = self.record(stage, account(stage, entry, exits), lineage.trail, seconds, entry.items)
+        cost = self.record(stage, account(stage, entry, exits), lineage.trail, seconds, entry.items)
         if self.all_scores:
             lineage.unscored = lineage.unscored or DroppedDocuments()
             lineage.unscored.add(entry, exits)
-        spent = perf_of(stage, seconds, entry.items, custom, entry.task)
+        spent = perf_of(stage, cost, entry.task)
         tasks = []
         for one in exits:
             one.task._stage_perf = [*one.task._stage_perf, *spent]
@@ -351,9 +356,10 @@ class StageCaller:
 
     # --- records ---
 
-    def record(self, stage: Stage, counts: Trail, trail: Trail, seconds: float, items: int) -> Mapping[str, float]:
-        """Count a call; returns the figures that the stage logged during it."""
-        figures = spent = StageTime(1, seconds, items, stage._consume_custom_metrics())
+    def record(self, stage: Stage, counts: Trail, trail: Trail, seconds: float, items: int) -> StageTime:
+        """Count a call; returns what it cost, with the figures that the stage logged during it."""
+        cost = spent = StageTime(1, seconds, items, stage._consume_custom_metrics(), self._idle_s)
+        self._idle_s = 0.0
         for name in member_names(stage):
             counts.times[name].add(spent)
             self.counts.times[name].add(spent)
@@ -361,21 +367,19 @@ class StageCaller:
         for name, count in counts.counts.items():
             self.counts.counts[name].add(count)
         trail.merge(counts)
-        return figures.custom
+        return cost
 
 
-def perf_of(
-    stage: Stage, seconds: float, items: int, custom: Mapping[str, float], before: Task[Any] | None = None
-) -> list[StagePerfStats]:
+def perf_of(stage: Stage, cost: StageTime, before: Task[Any] | None = None) -> list[StagePerfStats]:
     """The records of one call, shared by all tasks that it returned.
 
-    Stages that run as one have a record each; the time and the logged figures are in the first.
+    Stages that run as one have a record each; the times and the logged figures are in the first.
     """
     size = before.columns.nbytes / 2**20 if isinstance(before, DocumentBatch) else 0.0
     spent: list[StagePerfStats] = []
     for name in member_names(stage):
-        spent.append(StagePerfStats(name, seconds, 0.0, size, items, dict(custom)))
-        seconds, custom = 0.0, {}
+        spent.append(StagePerfStats(name, cost.busy_s, cost.idle_s, size, cost.items, dict(cost.custom)))
+        cost = StageTime(1, 0.0, cost.items)
     return spent
 
 

@@ -22,6 +22,9 @@ _FIGURES = ("process_time", "actor_idle_time", "input_data_size_mb", "num_items_
 class StagePerfStats:
     """What one call of a stage cost.
 
+    Stages that share a worker share its times: `actor_idle_time`, the seconds for which the worker had waited for the
+    input, is in the record of the first of them.
+
     Example:
         >>> a = StagePerfStats("filter", process_time=1.0, num_items_processed=10)
         >>> (a + StagePerfStats("filter", process_time=0.5, num_items_processed=5)).process_time

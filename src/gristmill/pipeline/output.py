@@ -56,7 +56,7 @@ class PartitionPerf:
     """
 
     partitions: int
-    _stages: dict[str, tuple[array[float], array[int]]] = field(default_factory=dict, init=False)
+    _stages: dict[str, tuple[array[float], array[int], array[float]]] = field(default_factory=dict, init=False)
     _custom: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict, init=False)
 
     def __call__(self, event: Event) -> None:
@@ -65,13 +65,15 @@ class PartitionPerf:
             return
         at = event.partition
         for name, spent in event.times.items():
-            seconds, items = self._stages.setdefault(name, (array("d"), array("q")))
+            seconds, items, idle = self._stages.setdefault(name, (array("d"), array("q"), array("d")))
             missing = at + 1 - len(seconds)
             if missing > 0:
                 seconds.extend([-1.0] * missing)
                 items.extend([0] * missing)
+                idle.extend([0.0] * missing)
             seconds[at] = max(seconds[at], 0.0) + spent.busy_s
             items[at] += spent.items
+            idle[at] += spent.idle_s
             if spent.custom:
                 custom = self._custom.setdefault((at, name), {})
                 for key, value in spent.custom.items():
@@ -83,10 +85,11 @@ class PartitionPerf:
             StagePerfStats(
                 name,
                 process_time=seconds[partition],
+                actor_idle_time=idle[partition],
                 num_items_processed=items[partition],
                 custom_metrics=self._custom.get((partition, name), {}),
             )
-            for name, (seconds, items) in self._stages.items()
+            for name, (seconds, items, idle) in self._stages.items()
             if partition < len(seconds) and seconds[partition] >= 0
         ]
 

@@ -211,6 +211,18 @@ def test_readers_and_writers_of_users(curator: None, folder: Path) -> None:
     assert verify(str(folder / "out")).problems == []
 
 
+def test_a_pipeline_can_be_told_where_to_resume(curator: None, folder: Path) -> None:
+    """By the call that its development versions had, and with tasks by their first name."""
+    tasks = importlib.import_module("nemo_curator.tasks")
+    assert tasks._EmptyTask is EmptyTask
+    stages = [FilePartitioningStage(str(folder / "in")), OpensFiles(), JsonlWriter(str(folder / "out"))]
+    pipeline: Any = Pipeline("p", stages=stages)
+    pipeline.enable_resumability(str(folder / "checkpoint"))
+    assert pipeline.run(executor=here()).report.rows_written == LINES
+    (again,) = pipeline.run(executor=here())
+    assert again._stage_perf == []  # nothing ran
+
+
 def test_a_cluster_that_is_there_is_the_default(curator: None, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     import nemo_curator  # type: ignore[import-not-found] # noqa: F401

@@ -15,7 +15,7 @@ import pytest
 from gristmill.compat.fuzzy_stages import MinHash
 from gristmill.compat.id_generator import IdGeneratorBase
 from gristmill.compat.semantic_stages import RankingStrategy, pairwise_cosine_similarity_batched
-from gristmill.errors import InputChangedError, UsageError
+from gristmill.errors import InputChangedError, NotSupportedError, UsageError
 from gristmill.pipeline import Pipeline
 from gristmill.stages.deduplication import FuzzyDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
 from gristmill.tasks import FileGroupTask
@@ -190,6 +190,57 @@ def test_workflow_removes_by_the_record_of_the_stages(curator: None, tmp_path: P
     done = workflow(ids_to_remove_path=str(tmp_path / "listed1.parquet"), output_path=str(tmp_path / "o1"), **job)
     with pytest.raises(InputChangedError, match=r"1 of the 2 listed ids"):
         done.run(here())
+
+
+@pytest.mark.parametrize(("own", "column"), [(None, "_curator_dedup_id"), ("name", "name")])
+def test_a_workflow_lists_ids_in_the_column_that_scripts_name(
+    curator: None, tmp_path: Path, own: str | None, column: str
+) -> None:
+    """Assigned ids are removed by a second workflow, with its parameters by their old names."""
+    (tmp_path / "in").mkdir()
+    rows = [{"name": f"d{n}", "text": f"text {n % 3}", "extra": n} for n in range(5)]
+    (tmp_path / "in" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    exact = importlib.import_module("nemo_curator.stages.deduplication.exact")
+    exact.ExactDeduplicationWorkflow(
+        str(tmp_path / "found"),
+        str(tmp_path / "in"),
+        "jsonl",
+        id_field=own,
+        assign_id=own is None,
+        normalize_text=False,
+    ).run()
+    assert set(_rows(tmp_path / "found" / "ExactDuplicateIds").column_names) >= {"id", column}
+    removal = importlib.import_module("nemo_curator.stages.text.deduplication").TextDuplicatesRemovalWorkflow
+    options: dict[str, Any] = {} if own else {"id_generator_path": str(tmp_path / "found" / "exact_id_generator.json")}
+    removal(
+        input_path=str(tmp_path / "in"),
+        ids_to_remove_path=str(tmp_path / "found" / "ExactDuplicateIds"),
+        output_path=str(tmp_path / "out"),
+        input_filetype="jsonl",
+        input_fields=["name", "text"],
+        input_kwargs={"storage_options": {}},
+        id_field=own or "_curator_dedup_id",
+        duplicate_id_field=column,
+        duplicate_id_read_kwargs=None,
+        id_generator_storage_options=None,
+        output_filetype="parquet",
+        output_kwargs={"index": False},
+        output_mode="overwrite",
+        **options,
+    ).run()
+    assert _rows(tmp_path / "out").sort_by("name").to_pylist() == [
+        {"name": f"d{n}", "text": f"text {n}"} for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("input_task_limit", 3), ("output_file_extension", "json"), ("id_generator_storage_options", {"key": "x"})],
+)
+def test_what_removal_cannot_do_is_refused(curator: None, tmp_path: Path, option: str, value: Any) -> None:
+    removal = importlib.import_module("nemo_curator.stages.text.deduplication").TextDuplicatesRemovalWorkflow
+    with pytest.raises(NotSupportedError, match=rf"{option}=.* is not supported; give "):
+        removal(str(tmp_path), str(tmp_path), str(tmp_path / "out"), **{option: value})
 
 
 def test_a_folder_of_an_earlier_run_is_emptied(curator: None, tmp_path: Path) -> None:

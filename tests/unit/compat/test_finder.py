@@ -66,6 +66,20 @@ def test_names_of_its_first_releases_are_found(curator: None) -> None:
     assert (AddId, DocumentSplitter) == (modules.AddId, modules.DocumentSplitter)
 
 
+def test_where_a_workflow_leaves_its_files_is_known(curator: None, tmp_path: Path) -> None:
+    """Also by a class that is missing itself."""
+    exact = importlib.import_module("nemo_curator.stages.deduplication.exact.workflow")
+    fuzzy = importlib.import_module("nemo_curator.stages.deduplication.fuzzy.workflow")
+    identification = importlib.import_module("nemo_curator.stages.deduplication.exact.identification")
+    (tmp_path / "in.jsonl").write_text('{"text": "one"}\n{"text": "one"}\n')
+    exact.ExactDeduplicationWorkflow(str(tmp_path / "out"), str(tmp_path / "in.jsonl")).run()
+    assert (tmp_path / "out" / identification.ExactDuplicateIdentification.name).is_dir()
+    assert (tmp_path / "out" / exact.ID_GENERATOR_OUTPUT_FILENAME).is_file()
+    assert fuzzy.ID_GENERATOR_OUTPUT_FILENAME == "fuzzy_id_generator.json"
+    with pytest.raises(NotSupportedError, match="ExactDeduplicationWorkflow"):
+        identification.ExactDuplicateIdentification(text_field="text", output_path="out")
+
+
 def test_a_star_import_brings_the_public_names(curator: None) -> None:
     found: dict[str, object] = {}
     exec("from nemo_curator.tasks import *", found)

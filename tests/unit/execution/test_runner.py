@@ -317,3 +317,19 @@ def test_every_stage_gets_its_teardown_even_if_one_fails() -> None:
     assert log[2:] == ["teardown b", "teardown a"]
     made.teardown()
     assert len(log) == 4
+
+
+def test_the_wait_for_tasks_is_in_the_record_of_the_first_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("gristmill.execution.runner.time.perf_counter", lambda: now)
+    worker = runner(Picky(), Twice())
+    results = worker.run([batch(0, 2)])
+    first = [next(results)]
+    now += 30.0  # whoever takes the results is slow: that is no wait for input
+    first += results
+    now += 5.0
+    second = list(worker.run([batch(2, 4)]))
+    times = worker.call_counts.times
+    idle = [[perf.actor_idle_time for perf in task._stage_perf] for task in (*first, *second)]
+    assert idle == [[0.0, 0.0]] * 2 + [[5.0, 0.0]] * 2
+    assert (times["picky"].idle_s, times["twice"].idle_s) == (5.0, 0.0)

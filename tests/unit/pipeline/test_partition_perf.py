@@ -14,13 +14,13 @@ def finished(partition: int, **times: StageTime) -> TaskFinished:
 
 def test_adds_up_the_batches_of_a_partition() -> None:
     perf = PartitionPerf(5)
-    perf(finished(3, read=StageTime(1, 0.5, 10), score=StageTime(1, 1.0, 10, {"tokens": 7.0})))
+    perf(finished(3, read=StageTime(1, 0.5, 10, idle_s=2.0), score=StageTime(1, 1.0, 10, {"tokens": 7.0})))
     perf(finished(0, read=StageTime(1, 0.25, 4)))
-    perf(finished(3, score=StageTime(2, 0.5, 5, {"tokens": 1.0, "pages": 2.0})))
+    perf(finished(3, score=StageTime(2, 0.5, 5, {"tokens": 1.0, "pages": 2.0}), read=StageTime(0, idle_s=0.5)))
     perf(Notice("something else"))
     assert perf.of(0) == [StagePerfStats("read", process_time=0.25, num_items_processed=4)]
     assert perf.of(3) == [
-        StagePerfStats("read", process_time=0.5, num_items_processed=10),
+        StagePerfStats("read", process_time=0.5, actor_idle_time=2.5, num_items_processed=10),
         StagePerfStats("score", process_time=1.5, num_items_processed=15, custom_metrics={"tokens": 8.0, "pages": 2.0}),
     ]
 

@@ -180,11 +180,14 @@ class StageTime:
     busy_s: float = 0.0
     items: int = 0
     custom: dict[str, float] = field(default_factory=dict)
+    idle_s: float = 0.0
+    """How long the worker had waited for its input."""
 
     def add(self, other: StageTime) -> None:
         """Add the figures of `other` to these."""
         self.calls += other.calls
         self.busy_s += other.busy_s
+        self.idle_s += other.idle_s
         self.items += other.items
         for key, value in other.custom.items():
             self.custom[key] = self.custom.get(key, 0.0) + value

@@ -22,7 +22,8 @@ class DuplicateIds(RangeReader):
     """Turns removal lists into a table of ids for other programs.
 
     Its column `id` holds the ids of the documents: their own if `id_field` is set, otherwise those assigned by a reader
-    with `_assign_ids`. The other columns hold the survivor and the similarity.
+    with `_assign_ids`. So does a column named like the one they come from: `id_field` or `_curator_dedup_id`. The other
+    columns hold the survivor and the similarity.
 
     Args:
         partition_ids: The ids of the partitions by number.
@@ -51,9 +52,10 @@ class DuplicateIds(RangeReader):
                 place if name is None or name == survivor else name
                 for name, survivor, place in zip(own, kept, names, strict=True)
             ]
+        ids = pa.array(names, pa.large_string())
         yield pa.table(
             {
-                "id": pa.array(names, pa.large_string()),
+                **dict.fromkeys(("id", self.id_field or DEDUP_ID_FIELD), ids),
                 "survivor": pa.array(survivor_names(table, self._partition_ids), pa.large_string()),
                 "cluster": cluster_numbers(column(table, "survivor")),
                 "similarity": table.column("similarity"),
