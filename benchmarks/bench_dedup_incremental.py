@@ -116,10 +116,10 @@ def linked(folder: Path, target: Path) -> Path:
 
 
 def call(*arguments: str) -> str:
-    """Run a command of ours; what it prints."""
-    return subprocess.run(
-        [sys.executable, "-m", "gristmill", *arguments], check=True, capture_output=True, text=True
-    ).stdout
+    """Run a command of ours, with bytecode cached as in an installation; what it prints."""
+    command = [sys.executable, "-m", "gristmill", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 def dedup(folder: Path, source: str, output: str, *options: str) -> dict[str, Any]:

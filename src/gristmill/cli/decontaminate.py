@@ -11,6 +11,7 @@ from gristmill.cli.main import before_the_run, common_options, echo, json_option
 from gristmill.cli.run import metrics_options
 from gristmill.cli.workflow_options import Start, cache_option, file_options, one_or_list, start_options, text_option
 from gristmill.errors import InputNotFoundError
+from gristmill.execution.late_imports import defer_imports
 from gristmill.figures import plural
 
 _LISTED = 20
@@ -103,6 +104,8 @@ def command(inputs: tuple[str, ...], output_path: str, **given: Any) -> None:
     gristmill decontaminate crawl/ clean/ --benchmarks benchmarks/ --match semantic --eps 0.1
     gristmill decontaminate crawl/ clean/ --benchmarks benchmarks/ --field question --field hellaswag:ctx
     """
+    if (given["executor"] or "local") == "local" and given["match"] != "semantic":
+        defer_imports()
     start = Start.taken_from(given)
     from gristmill.stages.deduplication import DecontaminationWorkflow
 

@@ -157,8 +157,8 @@ def command(
     gristmill dedup substrings pages/ clean/ --min-length 50
     gristmill dedup fuzzy new/ added/ --against clean/
     """
-    if (given["executor"] or "local") == "local" and given["workers"] != 0 and kind in DEDUP_STEPS:
-        has_workers = start_for_files(inputs, DEDUP_STEPS[kind])
+    if (given["executor"] or "local") == "local" and kind in DEDUP_STEPS:
+        has_workers = given["workers"] != 0 and start_for_files(inputs, DEDUP_STEPS[kind])
         defer_imports(kernels=not has_workers)
     start = Start.taken_from(given)
     with before_the_run():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +69,35 @@ def test_a_reader_that_has_left_is_no_error() -> None:
     command = f"{shlex.quote(sys.executable)} -m gristmill stages | head -c 10"
     done = subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True)
     assert (len(done.stdout), done.stderr) == (10, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dedup", "exact"],
+        ["dedup", "lines"],
+        ["dedup", "fuzzy", "--against", "index"],
+        ["decontaminate", "--benchmarks", "benchmarks"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_deduplication_in_one_process_loads_no_pandas(arguments: list[str], tmp_path: Path) -> None:
+    """PyArrow would import it for the first array, which takes as long as a small job."""
+    size = 2 if arguments[0] == "dedup" else 1
+    command, options = arguments[:size], arguments[size:]
+    line = json.dumps({"id": "a", "text": "one line of text that occurs in two documents of this small corpus"}) + "\n"
+    (tmp_path / "in.jsonl").write_text(2 * line)
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "b.jsonl").write_text(line.replace("text", "question", 1))
+    program = (
+        "import sys\n"
+        "from gristmill.cli.main import cli\n"
+        "try: cli(sys.argv[1:])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print('pandas' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-m", "gristmill", "index", "create", "index"], check=True, cwd=tmp_path)
+    given = [*command, "in.jsonl", "out", *options, "--workers", "0", "--json"]
+    run = [sys.executable, "-c", program, *given]
+    done = subprocess.run(run, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "False"
