@@ -35,6 +35,10 @@ _SIZE = np.uint64(0x9E3779B97F4A7C15)
 _UNDERSCORE = np.uint32(ord("_"))
 _BETWEEN = np.uint8(0x20)
 _SIX = np.uint64(63)
+_DIGIT_BITS = 11
+_DIGITS = 1 << _DIGIT_BITS
+_FEW = 64
+"""So many numbers are sorted by comparisons in no more time."""
 
 
 @routine
@@ -316,6 +320,60 @@ def _same(data, first, size, starts, ends, pages, codes, plain, place):
     return True
 
 
+@routine
+def _sort_words(words, groups, count, other_words, other_groups, ends):
+    """Sort the first `count` of `words`, and `groups` with them; equal ones keep their order.
+
+    Few are sorted by insertion, more by some bits at a time; the last three arrays are to work with.
+    """
+    if count <= _FEW:
+        for place in range(1, count):
+            word, group, at = words[place], groups[place], place
+            while at > 0 and words[at - 1] > word:
+                words[at], groups[at] = words[at - 1], groups[at - 1]
+                at -= 1
+            words[at], groups[at] = word, group
+        return
+    low, high = words[0], words[0]
+    for place in range(count):
+        low, high = min(low, words[place]), max(high, words[place])
+    shift = 0
+    while (high - low) >> shift > 0:
+        for digit in range(_DIGITS + 1):
+            ends[digit] = 0
+        for place in range(count):
+            ends[((words[place] - low) >> shift & (_DIGITS - 1)) + 1] += 1
+        for digit in range(_DIGITS):
+            ends[digit + 1] += ends[digit]
+        for place in range(count):
+            digit = (words[place] - low) >> shift & (_DIGITS - 1)
+            other_words[ends[digit]], other_groups[ends[digit]] = words[place], groups[place]
+            ends[digit] += 1
+        copy_items(words, 0, other_words, count)
+        copy_items(groups, 0, other_groups, count)
+        shift += _DIGIT_BITS
+
+
+@routine
+def _item_of(word, item_bounds):
+    """The last item that begins at the word or before, looked for around where it is if all are of a length."""
+    last = len(item_bounds) - 1
+    at = min(np.int64(word * (last / max(1, item_bounds[last]))), last - 1)
+    step = 1
+    low, high = at, at + 1
+    while low > 0 and item_bounds[low] > word:
+        low, high, step = max(0, low - step), low, 2 * step
+    while high < last and item_bounds[high] <= word:
+        low, high, step = high, min(last, high + step), 2 * step
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if item_bounds[middle] <= word:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
 @kernel
 def score_items(
     hit_bounds: Integers,
@@ -341,33 +399,50 @@ def score_items(
     texts, items, shares = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.float64)
     bounds = np.zeros(65, np.int64)
     firsts, lasts = np.empty(64, np.int64), np.empty(64, np.int64)
-    words, groups = np.empty(64, np.int64), np.empty(64, np.int64)
+    words, groups = np.empty(0, np.int64), np.empty(0, np.int64)
+    other_words, other_groups = np.empty(0, np.int64), np.empty(0, np.int64)
+    ends = np.empty(_DIGITS + 1, np.int64)
     made = passages = 0
     for text in range(len(hit_bounds) - 1):
         # A group is the hits of one n-gram, so that a text full of one phrase lists each item that has it once.
         begin, found = hit_bounds[text], hit_bounds[text + 1] - hit_bounds[text]
         sources = np.argsort(hits[begin : begin + found], kind="mergesort") + begin
-        group_bounds = np.zeros(found + 1, np.int64)
-        count = known = 0
+        group_bounds, group_sizes = np.zeros(found + 1, np.int64), np.empty(found, np.int64)
+        heads, tails = np.empty(found, np.int64), np.empty(found, np.int64)
+        taken = np.empty(found, np.int64)
+        known = 0
+        # Loads that depend on nothing before them come first, so that the processor waits for many at a time.
         for at in range(found):
             gram = hits[sources[at]]
             if at == 0 or gram != hits[sources[at - 1]]:
-                for place in range(posting_bounds[gram], posting_bounds[gram + 1]):
-                    if count == len(words):
-                        words, groups = _grown(words, count), _grown(groups, count)
-                    words[count], groups[count] = postings[place], known
-                    count += 1
+                heads[known], tails[known] = posting_bounds[gram], posting_bounds[gram + 1]
+                group_sizes[known] = gram_sizes[gram]
                 known += 1
             group_bounds[known] = at + 1
-        taken = np.full(known, -1, np.int64)
-        order = np.argsort(words[:count], kind="mergesort")
+        count = 0
+        for group in range(known):
+            taken[group] = ~postings[heads[group]]
+            count += tails[group] - heads[group]
+        if count > len(words):
+            words, groups = np.empty(2 * count, np.int64), np.empty(2 * count, np.int64)
+            other_words, other_groups = np.empty(2 * count, np.int64), np.empty(2 * count, np.int64)
+        count = 0
+        for group in range(known):
+            words[count], groups[count] = ~taken[group], group
+            count += 1
+            for place in range(heads[group] + 1, tails[group]):
+                words[count], groups[count] = postings[place], group
+                count += 1
+            taken[group] = -1
+        mine, starts = np.empty(found, np.int64), np.empty(found, np.int64)
+        _sort_words(words, groups, count, other_words, other_groups, ends)
         at = 0
         while at < count:
-            item = np.searchsorted(item_bounds, words[order[at]], side="right") - 1
+            item = _item_of(words[at], item_bounds)
             covered, reach, end = 0, item_bounds[item], at
-            while end < count and words[order[end]] < item_bounds[item + 1]:
-                begin = words[order[end]]
-                after = begin + np.int64(gram_sizes[hits[sources[group_bounds[groups[order[end]]]]]])
+            while end < count and words[end] < item_bounds[item + 1]:
+                begin = words[end]
+                after = begin + group_sizes[groups[end]]
                 covered += max(0, after - max(begin, reach))
                 reach = max(reach, after)
                 end += 1
@@ -377,21 +452,20 @@ def score_items(
                     texts, items, shares = _grown(texts, made), _grown(items, made), _grown(shares, made)
                     bounds = _grown(bounds, made + 1)
                 texts[made], items[made], shares[made] = text, item, share
-                mine, filled = np.empty(found, np.int64), 0
+                filled, ascending = 0, True
                 for number in range(at, end):
-                    group = groups[order[number]]
+                    group = groups[number]
                     if taken[group] == item:
                         continue
                     taken[group] = item
                     for place in range(group_bounds[group], group_bounds[group + 1]):
-                        mine[filled] = sources[place]
+                        mine[filled], starts[filled] = sources[place], hit_starts[sources[place]]
+                        ascending &= filled == 0 or starts[filled - 1] <= starts[filled]
                         filled += 1
-                starts = np.empty(filled, np.int64)
-                for number in range(filled):
-                    starts[number] = hit_starts[mine[number]]
-                by_start = np.argsort(starts, kind="mergesort")
+                if not ascending:
+                    mine[:filled] = mine[np.argsort(starts[:filled], kind="mergesort")]
                 begun = passages
-                for number in by_start:
+                for number in range(filled):
                     start, stop = hit_starts[mine[number]], hit_ends[mine[number]]
                     if passages > begun and start <= lasts[passages - 1]:
                         lasts[passages - 1] = max(lasts[passages - 1], stop)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.decontamination.index import GramIndex
+from gristmill.stages.deduplication.decontamination.summary import first_of_each
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
@@ -33,7 +34,7 @@ PAIRS = pa.schema(
     ]
 )
 """A document and an item that it contains: the share of the item's searched words, the passages as alternating start
-and end bytes, and the longest of them.
+and end bytes, and the longest of them for the documents of an item that a report can show, otherwise "".
 """
 
 
@@ -190,9 +191,10 @@ class ContaminatedItems(RangeReader):
             return
         longest = _longest_of_each(ends - starts, span_bounds)
         data, offsets, _ = text_column(table.column("text"))
-        passage, passage_bounds = excerpts(
-            data, offsets[texts] + starts[longest], offsets[texts] + ends[longest], PASSAGE_BYTES
-        )
+        begins, stops = offsets[texts] + starts[longest], offsets[texts] + starts[longest]
+        shown = first_of_each(items)
+        stops[shown] = offsets[texts[shown]] + ends[longest[shown]]
+        passage, passage_bounds = excerpts(data, begins, stops, PASSAGE_BYTES)
         spans = np.stack([starts, ends], 1).reshape(-1)
         taken = pa.array(texts)
         yield pa.table(
@@ -225,9 +227,9 @@ def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _longest_of_each(lengths: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The position of the first longest passage of each pair; every pair has one."""
-    owner = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-    order = np.lexsort((np.arange(len(lengths)), -lengths, owner))
-    return order[bounds[:-1]]
+    most = np.repeat(np.maximum.reduceat(lengths, bounds[:-1]), np.diff(bounds))
+    places = np.flatnonzero(lengths == most)
+    return places[np.searchsorted(places, bounds[:-1])]
 
 
 def pairs_of(runs: RunFiles, low: int, high: int) -> pa.Table:

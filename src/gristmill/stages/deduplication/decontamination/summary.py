@@ -31,34 +31,43 @@ def summarize(index: ItemList, pairs: RunFiles, partition_ids: Sequence[str]) ->
     for items, shares in zip(pairs.parts("item"), pairs.parts("share"), strict=True):
         np.add.at(documents, items, 1)
         np.maximum.at(best, items, shares)
-    order = np.lexsort((np.arange(count), -documents, -best))
-    shown = order[: min(MOST_SHOWN, int((documents > 0).sum()))]
+    found = np.flatnonzero(documents)
+    shown = found[np.lexsort((found, -documents[found], -best[found]))][:MOST_SHOWN]
     return {
         "benchmarks": _benchmarks(index, documents, best),
         "items": _items(index, shown, documents, best, _examples(pairs, shown, partition_ids)),
-        "items_not_shown": int((documents > 0).sum()) - len(shown),
+        "items_not_shown": len(found) - len(shown),
     }
 
 
 def _benchmarks(
     index: ItemList, documents: npt.NDArray[np.int64], best: npt.NDArray[np.float64]
 ) -> list[dict[str, Any]]:
-    home, status = index.array("benchmark"), index.array("status")
+    names = index.texts("names").to_pylist()
+    home, status, rows = index.array("benchmark"), index.array("status"), index.array("row")
+
+    def counts(which: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        return np.bincount(home[which], minlength=len(names))
+
+    hit = documents > 0
+    contaminated, total = counts(hit), np.bincount(home[hit], best[hit], minlength=len(names))
+    by_status = {value: counts(status == value) for value in (SEARCHED, TOO_SHORT, TEMPLATE)}
+    unsearched = np.flatnonzero(status != SEARCHED)
+    unsearched = unsearched[np.argsort(home[unsearched], kind="stable")]
+    bounds = np.searchsorted(home[unsearched], np.arange(len(names) + 1))
     result = []
-    for number, name in enumerate(index.texts("names").to_pylist()):
-        mine = home == number
-        hit = mine & (documents > 0)
-        unsearched = np.flatnonzero(mine & (status != SEARCHED))
+    for number, name in enumerate(names):
+        not_searched = unsearched[bounds[number] : bounds[number + 1]][:_UNSEARCHED]
         result.append(
             {
                 "benchmark": name,
-                "items": int(mine.sum()),
-                "searched": int((mine & (status == SEARCHED)).sum()),
-                "too_short": int((mine & (status == TOO_SHORT)).sum()),
-                "only_templates": int((mine & (status == TEMPLATE)).sum()),
-                "not_searched": index.array("row")[unsearched[:_UNSEARCHED]].tolist(),
-                "contaminated": int(hit.sum()),
-                "mean_share": round(float(best[hit].mean()), 4) if hit.any() else 0.0,
+                "items": int(sum(found[number] for found in by_status.values())),
+                "searched": int(by_status[SEARCHED][number]),
+                "too_short": int(by_status[TOO_SHORT][number]),
+                "only_templates": int(by_status[TEMPLATE][number]),
+                "not_searched": rows[not_searched].tolist(),
+                "contaminated": int(contaminated[number]),
+                "mean_share": round(float(total[number] / max(1, contaminated[number])), 4),
             }
         )
     return result
@@ -94,7 +103,7 @@ def _examples(
         table = open_run(file.path, storage_options=pairs.storage_options)
         items = column(table, "item")
         places = np.flatnonzero(np.isin(items, shown))
-        places = places[_first_of_each(items[places])]
+        places = places[first_of_each(items[places])]
         keys = column(table, "document")[places]
         names = document_names(keys, table.column("id").take(places).to_pylist(), partition_ids)
         passages, shares = table.column("passage").take(places).to_pylist(), column(table, "share")[places]
@@ -104,8 +113,8 @@ def _examples(
     return found
 
 
-def _first_of_each(items: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """The places of the first few of each item, in order."""
+def first_of_each(items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The places of the first documents of each item, as many as are shown, in order."""
     order = np.argsort(items, kind="stable")
     ranked = items[order]
     begins = np.concatenate([[0], np.flatnonzero(ranked[1:] != ranked[:-1]) + 1]) if len(ranked) else np.zeros(0, int)
