@@ -1,6 +1,6 @@
 """What does reading web archives cost, beside the library that reads them and the one that extracts text?
 
-    python benchmarks/bench_warc.py [--rounds 7] [--stream-gb 10] [--only text] [--datatrove-path FOLDER]
+    python benchmarks/bench_warc.py [--rounds 7] [--stream-gb 10] [--only text|crawl|stream] [--datatrove-path FOLDER]
 
 On the real pages of ../shared/data/extraction and on a WET file made of them, in one process and in turns; the
 shortest processor time of several rounds counts.
@@ -10,7 +10,8 @@ shortest processor time of several rounds counts.
 - WARC: rows, beside FastWARC alone and beside fast extraction (resiliparse), so that the share of all else is known.
 - Text: WARC to JSONL with `HtmlExtractor` (`warc_to_text.py`). For each method, which share of the time of a whole run
   is spent outside the extraction library and outside the extractor, and how much of that a bare FastWARC loop takes;
-  how busy two cores are; and, on the same file in turns, datatrove's reader and default extractor. That needs packages
+  how busy two cores are, from start to end and in between (`--only crawl`, a minute on an idle machine); and, on the
+  same file in turns, datatrove's reader and default extractor. That needs packages
   beside datatrove's own (faust-cchardet, python-magic, pylibmagic) in a folder: `pip install --no-deps --target
   FOLDER …`.
 - Stream: how much memory a stream of 10 GB takes (`--stream-gb`).
@@ -47,7 +48,7 @@ import warcio.archiveiterator
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.warc_to_text import measure_text  # noqa: E402
+from benchmarks.warc_to_text import measure_crawl, measure_text  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
 _WET_COPIES = 10
@@ -59,7 +60,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--stream-gb", type=float, default=10)
-    parser.add_argument("--only", choices=["text", "stream"], help="Measure this part and keep the other results.")
+    parser.add_argument(
+        "--only", choices=["text", "crawl", "stream"], help="Measure this part and keep the other results."
+    )
     parser.add_argument("--copies", type=int, default=4, help="How often the real pages are in the file for text.")
     parser.add_argument("--datatrove-path", default=os.environ.get("DATATROVE_PATH"))
     options = parser.parse_args()
@@ -74,11 +77,14 @@ def main() -> None:
     if options.only:
         machine, result = result["machine"], json.loads(RESULT.read_text())
         if options.only == "text":
-            result["text"] = {"machine": machine, **measure_text(pages, options.copies, options.datatrove_path)}
+            measured = result["text"] = measure_text(pages, options.copies, options.datatrove_path)
+        elif options.only == "crawl":
+            measured = result["text"]["fast_on_a_crawl"] = measure_crawl(pages)
         else:
-            result["stream"] = {"machine": machine, **stream_memory(options.stream_gb)}
+            measured = result["stream"] = stream_memory(options.stream_gb)
+        measured["machine"] = machine
         RESULT.write_text(json.dumps(result, indent=2) + "\n")
-        print(json.dumps(result[options.only], indent=2))
+        print(json.dumps(measured, indent=2))
         return
     with tempfile.TemporaryDirectory() as folder:
         wet = make_wet(Path(folder) / "pages.warc.wet.gz", pages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import resource
@@ -21,8 +22,10 @@ METHODS = ("fast", "resiliparse", "auto", "trafilatura", "justext")
 WORKER_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 """What the local executor sets for its workers, for a run without them."""
 _ROUNDS = 2
-_MORE_COPIES = 5
-"""The file that shows how busy the cores are is larger by this factor, so that the start counts for little."""
+_FILES, _FILE_COPIES = 30, 2
+"""The crawl that shows how busy the cores are: so many files, the pages so many times in each."""
+_STEADY = (0.1, 0.9)
+"""The part of a run that is neither its start nor its end."""
 _SAMPLE_S = 0.1
 _SET_CHILD_SUBREAPER = 36
 _RUN = """
@@ -32,8 +35,9 @@ from gristmill.pipeline import Pipeline
 from gristmill.stages.text.extraction import HtmlExtractor
 from gristmill.stages.text.io import JsonlWriter, WarcReader
 
-source, output, cpus = sys.argv[1:]
-stages = [WarcReader(source, blocksize="8MB"), HtmlExtractor("fast"), JsonlWriter(output)]
+source, output, cpus, blocksize = sys.argv[1:]
+blocksize = None if blocksize == "None" else blocksize
+stages = [WarcReader(source, blocksize=blocksize), HtmlExtractor("fast"), JsonlWriter(output)]
 executor = LocalExecutor({"num_cpus": int(cpus)})
 print(Pipeline("text", stages=stages).run(executor, progress=False, report=False).report.rows_written)
 """
@@ -65,9 +69,23 @@ def measure_text(pages: Sequence[Path], copies: int, datatrove_path: str | None)
             result["outside_the_library"][method] = json.loads(told)
         _adopt_orphans()
         result["same_file"] = _beside_datatrove(source, Path(folder), datatrove_path)
-        source.write_bytes(source.read_bytes() * _MORE_COPIES)
-        result["fast_on_a_larger_file"] = _timed(_run(source, Path(folder) / "larger", 2))
+        source.unlink()
+        result["fast_on_a_crawl"] = measure_crawl(pages)
     return result
+
+
+def measure_crawl(pages: Sequence[Path]) -> dict[str, Any]:
+    """How busy two cores are in a run of about a minute, on files of the size at which archives are split."""
+    with tempfile.TemporaryDirectory() as folder:
+        content = b"".join(path.read_bytes() for path in pages) * _FILE_COPIES
+        crawl = Path(folder) / "crawl"
+        crawl.mkdir()
+        for number in range(_FILES):
+            (crawl / f"{number:05d}.warc.gz").write_bytes(content)
+        _adopt_orphans()
+        return {"files": _FILES, "megabytes": round(_FILES * len(content) / 1e6, 1)} | _timed(
+            _run(crawl, Path(folder) / "texts", 2, "None")
+        )
 
 
 def _adopt_orphans() -> None:
@@ -75,8 +93,8 @@ def _adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _run(source: Path, output: Path, cpus: int) -> list[str]:
-    return [sys.executable, "-c", _RUN, str(source), str(output), str(cpus)]
+def _run(source: Path, output: Path, cpus: int, blocksize: str = "8MB") -> list[str]:
+    return [sys.executable, "-c", _RUN, str(source), str(output), str(cpus), blocksize]
 
 
 def _beside_datatrove(source: Path, folder: Path, datatrove_path: str | None) -> dict[str, Any]:
@@ -108,7 +126,9 @@ def _timed(command: list[str], path: str | None = None) -> dict[str, float]:
     """Wall and processor time of a program with all of its processes.
 
     `busy_share_of_two_cores` is what it got of both cores. `wanted_share_of_two_cores` also counts the time in which
-    its threads waited for a core that another program had, so that it says the same on a busy machine.
+    its threads waited for a core that another program had, so that it says the same on a busy machine; where more
+    threads are ready than there are cores, it says 1. `steady_share_of_two_cores` is the same between the first and the
+    last tenth of the time, without the start of the program and its last partition.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
@@ -122,7 +142,8 @@ def _timed(command: list[str], path: str | None = None) -> dict[str, float]:
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     figures = {"wall_seconds": round(wall, 2), "processor_seconds": round(used, 2)}
     figures["busy_share_of_two_cores"] = round(used / wall / 2, 3)
-    figures["wanted_share_of_two_cores"] = round(min(1.0, demand.seconds / wall / 2), 3)
+    figures["wanted_share_of_two_cores"] = round(demand.share(0, wall), 3)
+    figures["steady_share_of_two_cores"] = round(demand.share(*(part * wall for part in _STEADY)), 3)
     return figures | ({"pages": int(told)} if told.strip().isdigit() else {})
 
 
@@ -131,6 +152,8 @@ class _Demand:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], int] = {}
+        self._begun = time.monotonic()
+        self._samples = [(0.0, 0.0)]
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -142,9 +165,14 @@ class _Demand:
         self._stop.set()
         self._thread.join()
 
-    @property
-    def seconds(self) -> float:
-        return sum(self._seen.values()) / 1e9
+    def share(self, start: float, end: float) -> float:
+        """Of two cores between two times, in seconds since the beginning; of each moment at most all."""
+        wanted = took = 0.0
+        for (before, seen), (now, more) in itertools.pairwise(self._samples):
+            if start <= before < end:
+                wanted += min(2 * (now - before), more - seen)
+                took += now - before
+        return wanted / took / 2
 
     def _watch(self) -> None:
         while not self._stop.wait(_SAMPLE_S):
@@ -162,6 +190,7 @@ class _Demand:
                     with contextlib.suppress(OSError):
                         running, waiting, _ = map(int, thread.read_text().split())
                         self._seen[process, thread.parent.name] = running + waiting
+            self._samples.append((time.monotonic() - self._begun, sum(self._seen.values()) / 1e9))
 
 
 def _output(command: list[str], variables: dict[str, str]) -> str:

@@ -24,6 +24,8 @@ from gristmill.tasks.base import Task
 from gristmill.tracking.origins import Lineage, Step, with_lineage
 
 _MOST_REASONS = 20
+_LARGE_BYTES = 256 * 10**6
+"""Twice what a partition has that was split."""
 _LEAST_QUARANTINED = 10
 """A share as error budget never means fewer records than this."""
 
@@ -187,12 +189,7 @@ class Work:
     @property
     def input_bytes(self) -> int:
         """About how much is left to read."""
-        size = 0
-        for partition in self._left.values():
-            for part in partition.ranges:
-                to_its_end = part.whole or part.end < 0 or part.end > part.size
-                size += max(0, part.size) if to_its_end else part.end - part.start
-        return size
+        return sum(map(_input_bytes, self._left.values()))
 
     def source_files(self) -> Iterator[str]:
         """The files that are left to read, some of them several times."""
@@ -203,8 +200,13 @@ class Work:
         self.plan, self._root = plan, root
 
     def tasks(self) -> Iterator[Task[Any]]:
-        """The root tasks of all partitions that are left, in source order, ready to run."""
-        for number in list(self._left):
+        """The root tasks of all partitions that are left, ready to run.
+
+        In source order, but for large files that could not be split: those come first, so that no worker is left with
+        one alone when the others have finished.
+        """
+        sizes = {number: _input_bytes(partition) for number, partition in self._left.items()}
+        for number in sorted(sizes, key=lambda number: -sizes[number] if sizes[number] > _LARGE_BYTES else 0):
             partition = self._left.get(number)
             if partition is None:
                 continue  # it came to an end while others were being worked on
@@ -295,3 +297,12 @@ class Work:
                 row=None,
                 partitions=names,
             )
+
+
+def _input_bytes(partition: Partition) -> int:
+    """About how much a partition reads."""
+    size = 0
+    for part in partition.ranges:
+        to_its_end = part.whole or part.end < 0 or part.end > part.size
+        size += max(0, part.size) if to_its_end else part.end - part.start
+    return size
