@@ -15,7 +15,17 @@ import xxhash
 
 from gristmill import JsonlReader, JsonlWriter, Modify, Pipeline, ScoreFilter
 from gristmill.ledger.record.layout import PARTITION_FILES, RECORD_FILES
-from gristmill.stages.deduplication import ExactDeduplication
+from gristmill.stages.deduplication import (
+    DecontaminationWorkflow,
+    ExactDeduplication,
+    ExactDeduplicationWorkflow,
+    FuzzyDeduplicationWorkflow,
+    LineDeduplicationWorkflow,
+    SemanticDeduplicationWorkflow,
+    SubstringDeduplicationWorkflow,
+)
+from gristmill.stages.deduplication.fuzzy.index import FuzzyIndex
+from gristmill.stages.sharding import MixSource, Mixture, MixWorkflow, ShuffleWorkflow
 from gristmill.stages.text.filters import LineQuality, WordCountFilter
 from gristmill.stages.text.io.writer import TokenWriter
 from gristmill.stages.text.modifiers import UrlRemover
@@ -46,9 +56,10 @@ def section(title: str) -> dict[str, str]:
     return dict(rows)
 
 
-def check(found: dict[str, Any], title: str, *, may_lack: tuple[str, ...] = ()) -> None:
-    """An object has the fields of the page and no others, with values of their types."""
-    listed = section(title)
+def check(found: dict[str, Any], *titles: str, may_lack: tuple[str, ...] = ()) -> None:
+    """An object has the fields of the page (of all these tables) and no others, with values of their types."""
+    listed = {name: kind for title in titles for name, kind in section(title).items()}
+    title = ", ".join(titles)
     assert [name for name in found if name not in listed] == [], title
     assert [name for name in listed if name not in found and name not in may_lack] == [], title
     for name, value in found.items():
@@ -91,21 +102,124 @@ def entry_of(record: Path, partition: str = "web") -> dict[str, Any]:
     return found
 
 
-def test_format_numbers(outputs: dict[str, Path]) -> None:
+WORKFLOWS = {
+    "exact": ["Duplicates: exact, fuzzy and semantic"],
+    "fuzzy": ["Duplicates: exact, fuzzy and semantic", "Fuzzy duplicates"],
+    "indexed": ["Duplicates: exact, fuzzy and semantic", "Fuzzy duplicates"],
+    "semantic": ["Duplicates: exact, fuzzy and semantic", "Semantic duplicates"],
+    "lines": ["Repeated lines and passages"],
+    "passages": ["Repeated lines and passages"],
+    "benchmarks": ["Benchmark items"],
+}
+"""Kinds of workflows, and the tables of the fields that each adds."""
+
+
+@pytest.fixture(scope="module")
+def workflows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The records of one workflow of each kind."""
+    root = tmp_path_factory.mktemp("workflows")
+    texts = [
+        f"Sentence {number} has words that no other sentence of this file has: {number * 7}." for number in range(60)
+    ]
+    vectors = np.random.default_rng(0).standard_normal((60, 8)).round(3).tolist()
+    rows = [
+        {"id": str(number), "text": "\n".join(["A line that many documents have.", text] * 2), "embedding": vector}
+        for number, (text, vector) in enumerate(zip(texts, vectors, strict=True))
+    ]
+    source = root / "in.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    (root / "items.jsonl").write_text("".join(json.dumps({"question": text}) + "\n" for text in [*texts[:2], "short"]))
+    paths = {name: root / name for name in (*WORKFLOWS, "shuffle", "mix")}
+    places = {name: {"input_path": str(source), "output_path": str(path)} for name, path in paths.items()}
+    index = FuzzyIndex.create(str(root / "index"), FuzzyDeduplicationWorkflow(**places["fuzzy"]).index_settings())
+    mixture = Mixture({"web": MixSource(str(source), epochs=1, license="CC0-1.0")})
+    made = [
+        ExactDeduplicationWorkflow(**places["exact"], perform_removal=True),
+        FuzzyDeduplicationWorkflow(**places["fuzzy"], perform_removal=True),
+        FuzzyDeduplicationWorkflow(**places["indexed"], perform_removal=True, against=index.path),
+        SemanticDeduplicationWorkflow(**places["semantic"], embedding_field="embedding", eps=0.1, perform_removal=True),
+        LineDeduplicationWorkflow(**places["lines"]),
+        SubstringDeduplicationWorkflow(**places["passages"]),
+        DecontaminationWorkflow(**places["benchmarks"], benchmarks=str(root / "items.jsonl")),
+        ShuffleWorkflow(**places["shuffle"], seed=1),
+        MixWorkflow(str(paths["mix"]), mixture),
+    ]
+    for workflow in made:
+        workflow.run(progress=False)
+    return {name: path.with_name(f"{name}.gristmill") for name, path in paths.items()}
+
+
+def sealed(path: Path) -> dict[str, Any]:
+    """A file of a record whose seal holds."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    rest = {name: value for name, value in found.items() if name != "seal"}
+    assert found["seal"] == xxhash.xxh3_64_hexdigest(json.dumps(rest, sort_keys=True).encode())
+    return found
+
+
+def test_summary_json(outputs: dict[str, Path]) -> None:
+    summary = json.loads((outputs["tokens"] / "summary.json").read_text())
+    check(summary, "`summary.json`")
+    assert "summary.json" in json.loads((outputs["tokens"] / "run.json").read_text())["sealed"]
+
+
+@pytest.mark.parametrize("kind", WORKFLOWS)
+def test_deduplication_json(workflows: dict[str, Path], kind: str) -> None:
+    found = sealed(workflows[kind] / "deduplication.json")
+    times = [name for name in found if name.endswith("_time") and name != "total_time"]
+    assert {name.removesuffix("_time") for name in times} <= {*found["steps"], "removal", "duplicate_ids"}
+    may_lack = () if kind == "indexed" else ("num_retracted", "retracted")
+    fields = {name: value for name, value in found.items() if name not in times}
+    check(fields, "`deduplication.json`", *WORKFLOWS[kind], may_lack=may_lack)
+    near = found.get("near_threshold", {})
+    assert set(near) <= {"above", "below", "precision", "recall", "compared"}
+    estimates = [
+        place[name] for place in (found, near) for name in ("precision", "recall", "compared") if name in place
+    ]
+    assert all(set(estimate) == {"value", "low", "high", "sample"} for estimate in estimates)
+    assert len(estimates) == (5 if "Fuzzy duplicates" in WORKFLOWS[kind] else 0)
+
+
+def test_contamination_json(workflows: dict[str, Path]) -> None:
+    found = sealed(workflows["benchmarks"] / "contamination.json")
+    check(found, "`contamination.json`", may_lack=("eps", "model"))
+    [benchmark] = found["benchmarks"]
+    check(benchmark, "Keys of `benchmarks`")
+    assert found["items"]
+    for item in found["items"]:
+        check(item, "Keys of `items`")
+        assert all(set(place) == {"document", "share", "passage"} for place in item["found_in"])
+
+
+@pytest.mark.parametrize("kind", ["shuffle", "mix"])
+def test_dataset_json(workflows: dict[str, Path], kind: str) -> None:
+    found = sealed(workflows[kind] / "dataset.json")
+    check(found, "`dataset.json`", may_lack=() if kind == "mix" else ("unit",))
+    [source] = found["sources"]
+    only_mixed = ("license", "asked_share", "share", "epochs")
+    check(source, "Keys of `sources`", may_lack=() if kind == "mix" else only_mixed)
+    assert all(set(file) == {"file", "bytes", "stamp", "hash"} for file in source["files"])
+    for shard in found["shards"]:
+        check(shard, "Keys of `shards`")
+
+
+def test_format_numbers(outputs: dict[str, Path], workflows: dict[str, Path]) -> None:
     listed = dict(re.findall(r"^\| `([\w./]+)` \| (\d) \|$", TEXT, re.MULTILINE))
     record = outputs["clean"]
     found = {name: json.loads((record / name).read_text())["format"] for name in ("run.json", "plan.json")}
     found["manifest/PARTITION.json"] = entry_of(record)["format"]
+    for kind, name in (("exact", "deduplication"), ("benchmarks", "contamination"), ("mix", "dataset")):
+        found[f"{name}.json"] = json.loads((workflows[kind] / f"{name}.json").read_text())["format"]
     assert {name: int(number) for name, number in listed.items()} == found
 
 
-def test_every_file_of_a_record_is_on_the_page(outputs: dict[str, Path]) -> None:
+def test_every_file_of_a_record_is_on_the_page(outputs: dict[str, Path], workflows: dict[str, Path]) -> None:
     listed = section_paths()
-    for record in outputs.values():
+    for record in (*outputs.values(), *workflows.values()):
         for file in record.rglob("*"):
             name = file.relative_to(record).as_posix()
             if file.is_file() and not name.startswith("steps/"):
-                shape = re.sub(r"/(web|cut~gz)(?=\.)", "/PARTITION", name)
+                shape = re.sub(r"/[^/.]+(?=\.)", "/PARTITION", name)
                 assert shape in listed, name
     for place in (*RECORD_FILES.values(), *(place.format("PARTITION") for place in PARTITION_FILES.values())):
         assert f"`{place}`" in TEXT or place == "stdin.jsonl", place

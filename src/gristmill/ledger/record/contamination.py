@@ -11,10 +11,12 @@ from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.run_record import checksum
 from gristmill.storage.atomic import json_bytes
 
+FORMAT = 1
+
 
 def write_contamination(folder: RunFolder, found: Mapping[str, Any]) -> None:
     """Record what was found, sealed."""
-    record = dict(found)
+    record = {**found, "format": FORMAT}
     record["seal"] = checksum(record)
     folder.write(folder.record_path("contamination"), json_bytes(record))
 

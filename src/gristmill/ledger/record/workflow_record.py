@@ -21,6 +21,7 @@ from gristmill.storage.files import is_local, local_path
 if TYPE_CHECKING:
     from gristmill.ledger.prove.verify import VerifyReport
 
+FORMAT = 1
 WORKFLOW_FILE = f"{RECORD_FOLDER}/deduplication.json"
 CHOICE = f"{RECORD_FOLDER}/{STEPS_FOLDER}/removals"
 """The file that says by which removal list an output was made."""
@@ -48,6 +49,7 @@ def write_workflow_record(
     """
     record = {
         **facts,
+        "format": FORMAT,
         "steps": {name: contents_digest(step_folder(path, folder.storage_options)) for name, path in steps.items()},
         "steps_folder": _elsewhere(folder, steps),
         "list_folder": list_folder,
