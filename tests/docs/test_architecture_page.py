@@ -11,7 +11,7 @@ from tools.house import ROOT, SOURCE, functions_entered, metaphors
 from tools.make_architecture import PAGE, imports, replaced, rows
 
 HOP = re.compile(r"^(?:\d+\.|-) `([\w/]+\.py)` `([\w.]+)`", re.MULTILINE)
-WAYS = ("The way of a kept document", "The way of a dropped document", "The way of a document through a model")
+WAYS = ("How a document is kept", "How a document is dropped", "How a document passes through a model")
 
 
 def section(title: str) -> str:
