@@ -132,13 +132,13 @@ COMMAND_LINE = [
     Mistake(
         "too little memory",
         "gristmill run mine.yaml crawl out --memory-budget 4MB --workers 2",
-        "memory_budget='4MB' is below the idle footprint of this run (about …). Give at least …, or run in the "
+        "memory_budget='4MB' is below the idle footprint of this run (about …). Use at least …, or run in the "
         "calling process with --workers 0 (num_cpus=0).",
     ),
     Mistake(
         "a misspelt executor",
         "gristmill run mine.yaml crawl out --executor locl",
-        "There is no executor 'locl'; there are local, ray_data, xenna, ray_actor_pool. Did you mean 'local'?",
+        "There is no executor 'locl'; available: local, ray_data, xenna, ray_actor_pool. Did you mean 'local'?",
     ),
     Mistake(
         "a misspelt setting of the executor",
@@ -250,7 +250,7 @@ OUTPUT = [
     Mistake(
         "a kind of store that there is not",
         "gristmill run mine.yaml crawl s33://bucket/clean",
-        "There is no kind of store called 's33' (s33://). Did you mean 's3'? Usual ones are s3://, gs://, "
+        "Unknown kind of store: 's33' (s33://). Did you mean 's3'? Usual ones are s3://, gs://, "
         "az:// and https://; without '://' a path is on this machine.",
     ),
     Mistake(
@@ -266,18 +266,18 @@ OUTPUT = [
     Mistake(
         "another threshold for an output that is there",
         "gristmill run mine.yaml crawl clean --set min_words=9",
-        "…clean was made by another plan, so its finished partitions cannot be reused:\n"
+        "…clean was written by another plan, so its finished partitions cannot be reused:\n"
         "  - variable min_words changed from 6 to 9\n"
         "  - stage 'WordCountFilter': parameter min_words changed from 6 to 9\n"
         "  - the first stage, 'jsonl_reader', is unchanged; only 'WordCountFilter' and what follows changed\n"
-        "Start over with --fresh (fresh=True), write to another folder, or go back to the plan as it was.",
+        "Start over with --fresh (fresh=True), write to another folder, or restore the previous plan.",
     ),
     Mistake(
         "fewer files for an output that is there",
         "gristmill run mine.yaml crawl/a.jsonl clean",
         "1 of 2 finished partitions in the output (b; 3 rows written) are not among the 1 partitions of this run. "
         "Their "
-        "input files still exist, so this run selects less or cuts differently: look at limit, file_paths, blocksize "
+        "input files still exist, so this run selects less or splits differently: check limit, file_paths, blocksize "
         "and "
         "files_per_partition. Refusing to keep rows whose input is gone: restore the input, write to another folder, "
         "or "
@@ -311,11 +311,11 @@ OUTPUT = [
 
         run(meanwhile)
         """,
-        "…out was made by another plan, so its finished partitions cannot be reused:\n"
+        "…out was written by another plan, so its finished partitions cannot be reused:\n"
         "  - stage 'WordCountFilter' was removed\n"
         "  - stage 'meanwhile' was added after 'jsonl_reader'\n"
         "  - the first stage, 'jsonl_reader', is unchanged; only 'meanwhile' and what follows changed\n"
-        "Start over with --fresh (fresh=True), write to another folder, or go back to the plan as it was.",
+        "Start over with --fresh (fresh=True), write to another folder, or restore the previous plan.",
     ),
 ]
 
@@ -403,8 +403,8 @@ QUESTIONS = [
     Mistake(
         "an id of documents that have none",
         "gristmill why no_ids d1",
-        "Not found: d1. This run recorded neither ids nor URLs, because the documents have none in the columns that it "
-        "was told (--id-field, --url-field). Ask for a document as PARTITION#ROW.",
+        "Not found: d1. This run recorded neither ids nor URLs, because the documents have none in the columns it "
+        "looked at (--id-field, --url-field). Use PARTITION#ROW instead.",
     ),
     Mistake(
         "other thresholds without all scores",
@@ -415,7 +415,7 @@ QUESTIONS = [
         """,
         "…clean was made with scores='decisive', so only the score that decided is recorded. Run once with "
         "scores='all' "
-        "(--scores all) to decide again without reading a text.",
+        "(--scores all) to try thresholds without reading any text.",
     ),
     Mistake(
         "an unknown filter",

@@ -1,4 +1,4 @@
-"""The contract of an executor: its settings, and what it tells the stages about where they run."""
+"""The contract of an executor: its settings, and how it describes nodes and workers to stages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 
 UNKNOWN_GPU_GB = 24.0
-"""What a GPU is assumed to have where none can be asked, because the GPU count is made up, say."""
+"""GPU memory to assume when no device can be queried, for example because the GPU count was set by hand."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class NodeInfo:
 
 @dataclass
 class WorkerMetadata:
-    """The worker in which `setup` runs, and what it was given: `{"gpus": [0, 1]}`, with an empty list for no GPU."""
+    """The worker in which `setup` runs, and its allocation: `{"gpus": [0, 1]}`, with an empty list for no GPU."""
 
     worker_id: str = ""
     allocation: Any = None
@@ -41,7 +41,7 @@ class WorkerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What an executor can give at the most; used to refuse impossible plans before anything runs.
+    """The maximum resources of an executor; used to reject impossible plans before anything runs.
 
     `largest_node_cpus` and `largest_node_gpus` bound a single worker.
     """
@@ -69,13 +69,13 @@ class BaseExecutor(ABC):
     """Whether stages must not share a worker, because each runs over all data before the next begins."""
 
     shares_environment = True
-    """Whether workers have the packages and files that this process has, so that planning can look for them here."""
+    """Whether workers have the same packages and files as this process, so that planning can check for them here."""
 
     can_profile = False
-    """Whether it can tell where the time of its workers went."""
+    """Whether it can profile its workers."""
 
     profile: ProfileSession | None = None
-    """Where it does so for the run at hand; set on a copy of the executor, for one run."""
+    """Where the current run writes its profile samples; set on a copy of the executor, for one run."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False) -> None:
         self.config = dict(config or {})
@@ -83,18 +83,19 @@ class BaseExecutor(ABC):
 
     @abstractmethod
     def capacity(self) -> Capacity:
-        """What there is to run on, found without starting anything expensive."""
+        """The available resources, determined without starting anything expensive."""
 
     @abstractmethod
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
-        """Push every task of `work` through the segments of `plan` and deliver what comes out.
+        """Push every task of `work` through the segments of `plan` and deliver the results.
 
-        Returns when all is delivered. Raises the first error that ends the run; workers are gone when it does.
+        Returns when all results are delivered. Raises the first error that ends the run, after all workers have
+        stopped.
         """
 
 
 def parse_config(kind: type[C], config: Mapping[str, Any] | None, *, owner: str) -> C:
-    """An object of the dataclass `kind` with the values of `config`.
+    """Build the dataclass `kind` from `config`.
 
     Args:
         kind: A dataclass whose fields are the keys, with types and defaults.

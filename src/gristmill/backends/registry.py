@@ -36,7 +36,7 @@ def get_executor(name: str, config: Mapping[str, Any] | None = None) -> BaseExec
     """
     if name not in _HOMES:
         raise UnknownNameError(
-            f"There is no executor {name!r}; there are {', '.join(_HOMES)}.{did_you_mean(name, _HOMES)}", name=name
+            f"There is no executor {name!r}; available: {', '.join(_HOMES)}.{did_you_mean(name, _HOMES)}", name=name
         )
     module, attribute = _HOMES[name].split(":")
     executor: BaseExecutor = getattr(importlib.import_module(module), attribute)(config=config)
@@ -51,6 +51,6 @@ def as_executor(executor: BaseExecutor | str | None) -> BaseExecutor:
 
     if not isinstance(executor, BaseExecutor):
         raise UsageError(
-            f"executor={executor!r}: give an executor such as LocalExecutor(), or a name: {', '.join(_HOMES)}."
+            f"executor={executor!r}: pass an executor such as LocalExecutor(), or a name: {', '.join(_HOMES)}."
         )
     return executor

@@ -69,7 +69,7 @@ class TaskTree:
             node = node.children[step.index]
             way.append(node)
         if node.closed:
-            raise ValueError(f"Task {path} has ended before.")
+            raise ValueError(f"Task {path} has already ended.")
         node.closed = True
         for parent in reversed(way[:-1]):
             parent.open_children -= 1
@@ -291,7 +291,7 @@ class Work:
             raise StageFailedError(
                 f"{len(names)} of {len(self)} partitions failed: stage {stages} returned a FailedTask for "
                 f"{', '.join(names[:5])}{more}.{f' {self._reasons[0]}' if self._reasons else ''} Everything else is "
-                "done and committed; run the same command again to try just these once more.",
+                "done and committed; run the same command again to retry only these.",
                 stage=next(iter(self._failures.values())),
                 file=None,
                 row=None,

@@ -139,7 +139,7 @@ def commit(
         if part.stamp and (found.st_size, str(found.st_mtime_ns)) != (part.size, part.stamp):
             raise InputError(
                 f"The input {part.path} was changed during the run ({part.size:,} bytes when the run was planned, now "
-                f"{found.st_size:,}), so that what was read of it may be a mixture. Nothing of {partition.id} is "
+                f"{found.st_size:,}), so what was read may be a mix of old and new. Nothing of {partition.id} is "
                 "committed. Run the same command again: finished partitions are kept, changed files are read again.",
                 path=part.path,
                 partition=partition.id,

@@ -296,8 +296,8 @@ class SegmentRunner:
             current = ready.pop(0)
             if isinstance(current, FailedTask) and isinstance(task, EmptyTask):
                 raise UsageError(
-                    f"Stage {stage.name!r} is the source and gave a FailedTask, but there is nothing that could be "
-                    "tried again. Raise an error instead, or give nothing."
+                    f"Stage {stage.name!r} is the source and returned a FailedTask, but there is nothing to retry. "
+                    "Raise an error instead, or return nothing."
                 )
             if isinstance(current, DocumentBatch):
                 if first_documents:
@@ -345,8 +345,8 @@ def _not_writable(sink: Stage, task: Task[Any]) -> StageResultError:
     kind = type(task).__name__
     maker = task._stage_perf[-1].stage_name if task._stage_perf else "before it"
     return StageResultError(
-        f"Writer {sink.name!r} writes documents, but stage {maker!r} gave it a {kind}. Add a stage that makes a "
-        f"DocumentBatch of it, or leave the writer out: Pipeline.run() then returns the tasks themselves.",
+        f"Writer {sink.name!r} writes documents, but stage {maker!r} passed it a {kind}. Add a stage that converts it "
+        "to a DocumentBatch, or omit the writer: Pipeline.run() then returns the tasks themselves.",
         stage=maker,
         returned=kind,
         file=None,

@@ -32,5 +32,5 @@ def test_it_is_complete_with_its_last_leaf_and_not_before(paths: list[tuple[Step
 def test_a_leaf_cannot_end_twice() -> None:
     tree = TaskTree()
     tree.close((Step(0, last=False),))
-    with pytest.raises(ValueError, match="ended before"):
+    with pytest.raises(ValueError, match="already ended"):
         tree.close((Step(0, last=False),))

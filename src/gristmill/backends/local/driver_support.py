@@ -1,4 +1,4 @@
-"""Beside the engine in the driver: delivering results and measuring memory in threads of their own, and Ctrl-C."""
+"""Helpers of the engine in the driver: threads that deliver results and measure memory, and Ctrl-C handling."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from gristmill.stages.base import FusedStage
 
 _PERIOD_S = 0.25
 _SHARE = 0.05
-"""The most of its time that the thread that measures memory may spend doing so."""
+"""Maximum fraction of its time that the measuring thread may spend measuring."""
 
 
 def compile_missing_kernels(plan: ExecutionPlan) -> None:
-    """Compile here, once, what workers would otherwise compile each for itself.
+    """Compile missing kernels once, here, so that workers do not each compile their own.
 
-    The first kernel that is missing has `announced_compilation` start processes for the other cores, which take their
-    share of the list.
+    The first missing kernel makes `announced_compilation` start processes on the other cores to share the work.
     """
     from gristmill.kernels.ahead import compile_listed, missing, names_in
 
@@ -44,7 +43,7 @@ def compile_missing_kernels(plan: ExecutionPlan) -> None:
 
 
 def compile_first_kernels(plan: ExecutionPlan, events: EventStream) -> None:
-    """The same in a driver that has loaded no kernel, because mostly all of them are on disk, on a machine without."""
+    """Do the same in a driver that has not loaded any kernels, on a machine that lacks compiled ones."""
     import gristmill.kernels.compiler  # noqa: F401 (which `announced_compilation` looks for)
     from gristmill.pipeline.run import announced_compilation
 
@@ -53,7 +52,7 @@ def compile_first_kernels(plan: ExecutionPlan, events: EventStream) -> None:
 
 
 class Committer:
-    """Hands ends of tasks to `Work` one after the other; the first error is kept for the engine to raise."""
+    """Passes ends of tasks to `Work` one after the other; keeps the first error for the engine to raise."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -67,27 +66,27 @@ class Committer:
 
     @property
     def idle(self) -> bool:
-        """Whether everything delivered so far has been dealt with."""
+        """Whether everything delivered so far has been processed."""
         return self._waiting == 0 or self.error is not None
 
     def deliver(self, end: TaskEnd) -> None:
-        """Take a result; returns at once."""
+        """Queue a result; returns immediately."""
         with self._lock:
             self._waiting += 1
         self._ends.put(end)
 
     def close(self) -> None:
-        """Wait until everything is dealt with."""
+        """Wait until everything is processed."""
         self._ends.put(None)
         self._thread.join()
 
     def abandon(self) -> None:
-        """Deal with nothing more; returns at once."""
+        """Stop processing; returns immediately."""
         self._abandoned = True
         self._ends.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for what is being dealt with now."""
+        """Wait for the item that is being processed."""
         self._thread.join(timeout=timeout_s)
 
     def _run(self) -> None:
@@ -127,7 +126,7 @@ class MemoryMonitor:
         self._thread.start()
 
     def close(self) -> None:
-        """Measure no more; returns at once."""
+        """Stop measuring; returns immediately."""
         self._over.set()
 
     def _measure(self) -> None:
@@ -141,10 +140,10 @@ class MemoryMonitor:
 
 
 class Interrupts:
-    """Turns Ctrl-C into a flag while it is entered, to be looked at between two steps.
+    """Turns Ctrl-C into a flag inside the context, to be checked between two steps.
 
-    An exception in the middle of a message would break a connection. Only in the main thread, and only where interrupts
-    are not ignored; elsewhere the flag is never set.
+    An exception in the middle of a message would break a connection. Only works in the main thread, and only if
+    interrupts are not ignored; elsewhere the flag is never set.
     """
 
     def __init__(self) -> None:
@@ -168,7 +167,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def may_cut(self, allowed: bool) -> Iterator[None]:
-        """Let Ctrl-C raise at once in what follows, if `allowed`; whatever it cuts must not be used any more."""
+        """Let Ctrl-C raise immediately, if `allowed`; whatever it interrupts must not be used afterwards."""
         self._may_cut = allowed
         try:
             if allowed and self.asked:

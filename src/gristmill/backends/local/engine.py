@@ -1,7 +1,7 @@
-"""The local engine: carries out what the scheduler decides, and tells it what has happened.
+"""The local engine: carries out the scheduler's decisions and reports events back to it.
 
-The only place that knows processes, messages and clocks at once. Everything it does is a reaction to one of three
-things: a message from a worker, the end of a worker, or the passing of time.
+The only module that deals with processes, messages and clocks together. Everything it does is a reaction to one of
+three things: a message from a worker, the end of a worker, or the passing of time.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from gristmill.tracking.origins import lineage_of
 _TICK_S = 0.1
 _SAMPLE_S = 0.25
 _STOP_S = 1.4
-"""How long workers have to tear down after an error or an interrupt; together with the rest less than two seconds."""
+"""Time limit for teardown after an error or interrupt; the whole shutdown stays below two seconds."""
 _LEAVE_S = 300.0
-"""How long they have when all is well."""
+"""Time limit for teardown after success."""
 _KILL_S = 0.3
-"""What is left of that for the kernel to end those who had to be killed."""
+"""The part of it reserved for the kernel to end killed workers."""
 _MOST_MESSAGES = 32
 """Maximum number of messages to take from one worker in a row, so that it does not keep the driver busy."""
 _MOST_LOST_STARTS = 5
-"""How often a worker may be lost with the fork server in a row."""
+"""Maximum number of workers lost in a row together with the fork server."""
 _MOST_STARTS = 3
-"""How often in a row a worker of a segment may die before it is ready."""
+"""Maximum number of workers of a segment that may die in a row during setup."""
 
 
 class Engine:
@@ -127,7 +127,7 @@ class Engine:
     # --- the loop ---
 
     def run(self) -> None:
-        """Run everything; returns when all is delivered and all workers are gone.
+        """Run everything; returns when all results are delivered and all workers have stopped.
 
         Raises:
             KeyboardInterrupt: The user asked to stop; workers have been told to tear down and are gone.
@@ -199,7 +199,7 @@ class Engine:
     # --- source ---
 
     def _refill(self) -> None:
-        """Keep enough root tasks before the first segment for everybody to be busy."""
+        """Keep enough root tasks queued before the first segment to keep all workers busy."""
         first = self.state.segments[0]
         wanted = first.batch_size * (first.max_workers + 1) * (1 + first.prefetch)
         while self.state.source_left and len(first.queue) < wanted:
@@ -254,7 +254,7 @@ class Engine:
         self.events.emit(WorkerStarted(number, action.segment, process.pid, action.gpus))
 
     def _lost_start(self, error: WorkerError | None = None) -> None:
-        """The fork server has ended. That proves nothing about the documents, and a new one is soon there."""
+        """Handle the death of the fork server. It says nothing about the documents, and a new one starts soon."""
         self._lost_starts += 1
         if self._lost_starts >= _MOST_LOST_STARTS:
             raise WorkerError(
@@ -398,7 +398,7 @@ class Engine:
             self._told = True
 
     def _drain(self, number: int, assigned: AssignedWork) -> None:
-        """Take what a dead worker had sent before it died."""
+        """Process the messages a dead worker sent before it died."""
         with contextlib.suppress(EOFError, OSError):
             while assigned.process.connection.poll():
                 self._handle(number, assigned.link.receive())
@@ -465,7 +465,7 @@ class Engine:
         return [assigned.process.pid for assigned in list(self._assigned.values())]
 
     def _let_go(self) -> None:
-        """All is done: let every worker tear down and leave, in its own time."""
+        """After success: let every worker tear down and exit without a deadline."""
         for number, worker in list(self.state.workers.items()):
             if worker.life is not Life.LEAVING:
                 self._stop(Stop(number))
@@ -476,9 +476,9 @@ class Engine:
         self._end(_STOP_S)
 
     def _end(self, deadline_s: float) -> None:
-        """Let every worker tear down and leave; those that do not in time are killed.
+        """Let every worker tear down and exit; kill those that take too long.
 
-        They are never sent SIGTERM, which would cut a teardown in the middle.
+        They are never sent SIGTERM, which would interrupt a teardown.
         """
         until = time.monotonic() + deadline_s
         for number, assigned in self._assigned.items():

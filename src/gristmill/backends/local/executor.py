@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SERVER_BYTES = 110 << 20
 _WORKER_BYTES = 70 << 20
-"""What the fork server and a worker need at least, measured; together with the driver the idle floor of a budget."""
+"""Measured minimum memory of the fork server and of a worker; with the driver, the idle footprint of a run."""
 _MOST_QUEUED = 128 << 20
 
 
@@ -106,14 +106,14 @@ class LocalExecutor(BaseExecutor):
                 collect(folder, self.profile)
 
     def _runs_here(self, plan: ExecutionPlan, work: Work) -> bool:
-        """Whether worker processes would be of no use."""
+        """Whether worker processes would not help."""
         if self.settings.num_cpus == 0:
             for segment in plan.segments:
                 for stage in segment.stages:
                     if stage.time_limit_s is not None:
                         raise PlanningError(
-                            f"Stage {stage.name!r} has a time limit, which needs a worker process that can be ended. "
-                            "Use num_cpus of at least 1."
+                            f"Stage {stage.name!r} has a time limit (time_limit_s), which needs a killable worker "
+                            "process. Use num_cpus of at least 1."
                         )
             return True
         if self.settings.num_cpus is not None or len(plan.segments) > 1 or self.settings.memory_budget is not None:
@@ -166,7 +166,7 @@ class LocalExecutor(BaseExecutor):
         )
 
     def _minutes(self, segment: Segment, key: str) -> float | None:
-        """A setting of the segment's stages if one of them has it (the smallest), else that of the executor."""
+        """The smallest value of a setting among the segment's stages, or the executor's if no stage sets it."""
         own = [spec[key] for spec in (s.merged_xenna_stage_spec() for s in segment.stages) if spec.get(key) is not None]
         found = min(own) if own else getattr(self.settings, key)
         return None if found is None else float(found)
@@ -191,7 +191,7 @@ class LocalExecutor(BaseExecutor):
         if asked < floor:
             raise PlanningError(
                 f"memory_budget={self.settings.memory_budget!r} is below the idle footprint of this run (about "
-                f"{format_size(floor)}). Give at least {format_size(int(floor * 1.3))}, or run in the "
+                f"{format_size(floor)}). Use at least {format_size(int(floor * 1.3))}, or run in the "
                 "calling process with --workers 0 (num_cpus=0).",
                 floor=floor,
             )
@@ -199,13 +199,13 @@ class LocalExecutor(BaseExecutor):
 
 
 def _members(plan: ExecutionPlan) -> list[ProcessingStage[Any, Any]]:
-    """The stages of a plan, those that were fused one by one."""
+    """The stages of a plan, with fused stages listed individually."""
     stages = [stage for segment in plan.segments for stage in segment.stages]
     return [member for stage in stages for member in (stage.members if isinstance(stage, FusedStage) else (stage,))]
 
 
 def _is_fork_safe(stage: ProcessingStage[Any, Any]) -> bool:
-    """Whether a stage is, with the filters and functions it was given."""
+    """Whether a stage is built in, including its filters and functions."""
     if not stage.fork_safe:
         return False
     for value in vars(stage).values():
@@ -217,9 +217,9 @@ def _is_fork_safe(stage: ProcessingStage[Any, Any]) -> bool:
 
 
 def _modules_of(plan: ExecutionPlan) -> tuple[list[str], list[str]]:
-    """What is better imported once than in every worker: modules of the stages, and packages that they will use.
+    """Modules to import once in the fork server instead of in every worker: those of the stages and their packages.
 
-    Code that is not ours mostly works on frames, of pandas or of what the driver has imported too.
+    User code mostly works on data frames, of pandas or of other packages that the driver has imported.
     """
     members = _members(plan)
     modules = sorted({type(member).__module__ for member in members if member.fork_safe})
@@ -229,7 +229,7 @@ def _modules_of(plan: ExecutionPlan) -> tuple[list[str], list[str]]:
 
 
 def _spill_base(plan: ExecutionPlan) -> Any:
-    """Where batch mode keeps what lies between stages: on disk, because it may be as large as the data."""
+    """Where batch mode keeps intermediate data: on disk, because it may be as large as the input."""
     import tempfile
     from pathlib import Path
 

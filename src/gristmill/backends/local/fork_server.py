@@ -32,8 +32,8 @@ from gristmill.errors import WorkerError
 from gristmill.observe.memory import OutOfMemoryCounter, process_start_time
 
 PRELOAD_VARIABLE = "GRISTMILL_PRELOAD"
-LOST = "lost with the process it was forked from"
-"""Why a worker ended when its fork server did, which says nothing about the worker."""
+LOST = "lost when the fork server died"
+"""Exit cause of a worker that died with its fork server, which says nothing about the worker itself."""
 
 # One thread for each worker: parallelism is the number of workers. The jemalloc settings keep the copies inside Arrow
 # and Polars from starting a thread in the fork server, where a fork would lose it. The last two let a worker keep the
@@ -59,7 +59,7 @@ SINGLE_THREADED: Mapping[str, str] = {
 STATUS_BYTES = 1536
 WORKER_NAME = b"gm-worker"
 _DEATH_S = 5.0
-"""How long a fork server whose connections are closed may take to be gone."""
+"""How long a fork server may take to exit after its connections are closed."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 # Added to a worker's badness, so that the kernel takes a worker and not the driver when memory runs out.
@@ -76,7 +76,7 @@ _own_server: int | None = None
 
 
 def start_server(modules: Sequence[str] = (), *, packages: Sequence[str] = ()) -> None:
-    """Have a fork server running; returns at once, it imports while the driver goes on.
+    """Ensure that a fork server is running; returns immediately, while it imports in the background.
 
     Args:
         modules: What a new one imports besides what every worker needs: modules, or `module:name` for what a module
@@ -117,7 +117,7 @@ def start_server(modules: Sequence[str] = (), *, packages: Sequence[str] = ()) -
 
 
 def stop_server() -> None:
-    """End the fork server, and with it its workers; one that the user has started is left alone."""
+    """Stop the fork server and its workers; a fork server started by the user is left alone."""
     with _lock:
         pid = _server._forkserver_pid
         if pid is not None and pid == _own_server:
@@ -127,7 +127,7 @@ def stop_server() -> None:
 
 
 def server_pid() -> int | None:
-    """The process number of the fork server; None while there is none."""
+    """Process id of the fork server; None if there is none."""
     pid: int | None = _server._forkserver_pid
     return pid if pid is not None and process_start_time(pid) is not None else None
 
@@ -151,7 +151,7 @@ def _settings_of_server(modules: Sequence[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    """The driver's environment with `added`, for a process that is started meanwhile."""
+    """Add variables to the driver's environment while a process is started."""
     before = {name: os.environ.get(name) for name in added}
     os.environ.update(added)
     try:
@@ -170,7 +170,7 @@ def set_variables(values: Mapping[str, str | None]) -> None:
 
 
 def _forget_server() -> None:
-    """In a process that the driver has forked: the fork server is not its child, and must not wait for its end."""
+    """Runs in processes forked from the driver: the fork server is not their child, so they must not wait for it."""
     if _server._forkserver_pid is not None:
         os.close(_server._forkserver_alive_fd)
         _server.__init__()
@@ -184,7 +184,7 @@ os.register_at_fork(after_in_child=_forget_server)
 
 
 class WorkerProcess:
-    """One worker: its end of the connection, its status page, and in the end why it ended.
+    """One worker: its connection, its status page, and finally its exit cause.
 
     Attributes:
         pid: Its process number.
@@ -230,13 +230,13 @@ class WorkerProcess:
             return f"SIG{-code}"
 
     def wait(self, timeout_s: float | None = None) -> str | None:
-        """Why it ended, waiting for its end if need be; None when it still lives after `timeout_s`."""
+        """Wait for it to exit and return the cause; None if it is still alive after `timeout_s`."""
         if self._cause is None:
             wait([self.sentinel], timeout_s)
         return self.exit_cause
 
     def kill(self) -> None:
-        """End it and every process it started, at once; does nothing when it has ended."""
+        """Kill it and every process it started, immediately; does nothing if it has exited."""
         if self.exit_cause is None:
             self._killed = True
             with contextlib.suppress(ProcessLookupError):
@@ -248,19 +248,19 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def interrupt(self) -> None:
-        """Cut short what it is doing, so that it gets to its teardown; one that has nothing to do does not notice."""
+        """Interrupt the current work so that teardown can start; an idle worker does not notice."""
         if self.exit_cause is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGINT)
 
     def close(self) -> None:
-        """Let go of its connection; a worker that still lives ends when it next looks at it."""
+        """Close its connection; a worker that is still alive exits when it next reads from it."""
         self.connection.close()
         self._process.close()
 
 
 def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str, str] | None = None) -> WorkerProcess:
-    """A new worker, running.
+    """Start a worker.
 
     Args:
         work: What it does with its connection and its status page; sent by value where workers cannot import it.
@@ -308,9 +308,9 @@ def _new_page() -> Any:
 
 @contextlib.contextmanager
 def _replaced_by_ours() -> Iterator[None]:
-    """Has the standard library call `start_server` where it looks for a fork server that died.
+    """Makes the standard library call `start_server` when it finds the fork server dead.
 
-    It would start one by itself: without our settings, and taken for the user's ever after.
+    Otherwise it would start one itself, without our settings, which would then count as the user's own.
     """
     _server.ensure_running = start_server
     try:
@@ -320,7 +320,7 @@ def _replaced_by_ours() -> Iterator[None]:
 
 
 def _await_death() -> None:
-    """Wait until a fork server that no longer answers is gone: until then it passes for a living one."""
+    """Wait until an unresponsive fork server has exited; until then it would count as alive."""
     until = time.monotonic() + _DEATH_S
     while server_pid() is not None and time.monotonic() < until:
         time.sleep(0.005)
@@ -328,9 +328,9 @@ def _await_death() -> None:
 
 @contextlib.contextmanager
 def _hidden_main() -> Iterator[None]:
-    """Keeps a process that is started meanwhile from running the user's script again.
+    """Prevents a process started inside the context from running the user's script again.
 
-    What a worker needs of the script travels by value.
+    The parts of the script that a worker needs are sent by value.
     """
     main = sys.modules["__main__"]
     spec, file = main.__spec__, getattr(main, "__file__", None)
@@ -355,7 +355,7 @@ _counter: OutOfMemoryCounter | None = None
 
 
 def _begin(code: bytes, connection: Connection, page: Any, environment: Mapping[str, str], folder: str) -> None:
-    """Turn a fresh fork into a worker and do its work; never returns, so that nothing of the fork server's is run."""
+    """Turn a fresh fork into a worker and run it; never returns, so that no code of the fork server runs."""
     exit_code = 1
     try:
         _leave_the_server(environment, folder)
@@ -369,7 +369,7 @@ def _begin(code: bytes, connection: Connection, page: Any, environment: Mapping[
         exit_code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     except BaseException as error:
         if isinstance(error, OSError | MemoryError) or "start new thread" in str(error):
-            sys.stderr.write(f"A worker could not go on: {type(error).__name__}: {error}\n")  # a limit of the system
+            sys.stderr.write(f"A worker stopped: {type(error).__name__}: {error}\n")  # a limit of the system
         else:
             traceback.print_exc()
     finally:
@@ -412,7 +412,7 @@ def _raise_oom_score() -> None:
 
 
 def prctl(option: int, value: int | bytes) -> bool:
-    """Set an attribute of this process; False where the system has no `prctl`."""
+    """Set an attribute of this process; False if the system has no `prctl`."""
     if not sys.platform.startswith("linux"):
         return False
     argument: Any = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
@@ -421,7 +421,7 @@ def prctl(option: int, value: int | bytes) -> bool:
 
 
 def end_with_parent(name: bytes, *, tie: bool, parent: int) -> None:
-    """Send this process SIGTERM when its parent ends, if they can be tied; and give it a name."""
+    """Name this process and have it receive SIGTERM when its parent exits, where the system supports that."""
     if tie:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""The tasks of a run on their way: which worker has which, what each has given already, and what a death teaches."""
+"""The tasks of a run in progress: which worker has which, which results have arrived, and what worker deaths show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gristmill.tracking.origins import Step
 
 @dataclass(slots=True)
 class Job:
-    """A task of one segment, until it is finished there; `seen` are the results that it has given."""
+    """A task of one segment until it is finished there; `seen` holds the results it has produced."""
 
     number: int
     segment: int
@@ -62,7 +62,7 @@ class AssignedWork:
 
 
 class Jobs:
-    """All jobs that are not finished.
+    """All unfinished jobs.
 
     Args:
         plan: Names the segments.
@@ -78,17 +78,17 @@ class Jobs:
         self._numbers = itertools.count()
 
     def add(self, segment: int, task: PackedTask) -> None:
-        """A task waits for a segment."""
+        """Queue a task for a segment."""
         job = Job(next(self._numbers), segment, task)
         self._jobs[job.number] = job
         self._state.segments[segment].put(Queued(job.number, task.nbytes))
 
     def of(self, items: Iterable[Queued]) -> list[Job]:
-        """The jobs of tasks that waited."""
+        """Take the jobs of queued tasks."""
         return [self._jobs[item.number] for item in items]
 
     def is_new(self, assigned: AssignedWork, group: int, path: tuple[Step, ...], partition: int) -> bool:
-        """Whether a result has not been given by an attempt before; it is remembered."""
+        """Whether no earlier attempt has produced this result; remembers it."""
         job = self._giver(assigned, group, path, partition)
         if job is None:
             return True
@@ -98,7 +98,7 @@ class Jobs:
         return True
 
     def _giver(self, assigned: AssignedWork, group: int, path: tuple[Step, ...], partition: int) -> Job | None:
-        """The job of a group that a result comes from: the one whose task the result descends from."""
+        """The job in a group that produced a result: the one whose task the result descends from."""
         jobs = [self._jobs[number] for number in assigned.groups.get(group, ()) if number in self._jobs]
         for job in jobs:
             if job.task.partition == partition and path[: len(job.task.path)] == job.task.path:
@@ -106,26 +106,26 @@ class Jobs:
         return jobs[0] if jobs else None
 
     def finish(self, numbers: Sequence[int]) -> list[Job]:
-        """These jobs are done; their documents are given up."""
+        """Finish these jobs and release their documents."""
         jobs = [self._jobs.pop(number) for number in numbers]
         for job in jobs:
             self.release(job.task)
         return jobs
 
     def release(self, task: PackedTask) -> None:
-        """Give up the documents of a task; who has mapped them keeps them."""
+        """Release the documents of a task; processes that have mapped them keep them."""
         if task.documents is not None:
             self._folder.release(task.documents)
 
     def sweep_after(self, worker: int) -> None:
-        """Remove what a worker that is gone has written and never announced."""
+        """Remove files that a dead worker wrote but never announced."""
         known = {job.task.documents.path for job in self._jobs.values() if job.task.documents is not None}
         self._folder.discard(f"w{worker}-", keep=known)
 
     def take_back(
         self, worker: Worker, assigned: AssignedWork, status: WorkerStatus, words: str, *, innocent: bool
     ) -> WorkerError | None:
-        """Return the tasks of a dead worker to the queue; the one that it was working on has learnt something.
+        """Return the tasks of a dead worker to the queue, and record the death for the one it was working on.
 
         Args:
             worker: Who has died.
@@ -158,12 +158,12 @@ class Jobs:
 
     def _hopeless(self, job: Job, words: str, *, leaks: bool) -> WorkerError:
         task = job.task.task_id
-        keeps = "It keeps memory from batch to batch: give it smaller partitions (blocksize of the reader). "
+        keeps = "It keeps memory from batch to batch: use smaller partitions (blocksize of the reader). "
         advice = keeps if leaks else ""
         return WorkerError(
             f"{self._plan.segments[job.segment].name} killed its worker {job.attempts.deaths} times on {task} "
             f"({words}), and no single document could be found to be the cause. {advice}"
-            "Committed output is intact; run again to go on after the cause is removed.",
+            "Committed output is intact; remove the cause and run the same command again to resume.",
             cause=words,
             task=task,
         )

@@ -29,15 +29,15 @@ OVER_TIME = "time limit"
 OVER_MEMORY = "memory budget"
 
 _FIRST_CALL = 2
-"""How many times the limit the first call of a stage in a worker may take: it may compile or load something."""
+"""The first call of a stage in a worker may take this many times the limit: it may compile or load something."""
 _FASTEST = 16 << 30
-"""Bytes that a process takes within a second at most."""
+"""Upper bound of the bytes that a process can allocate in a second."""
 _SHORTEST_S, _LONGEST_S = 0.01, 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """What a worker may take.
+    """Time and memory limits of a worker.
 
     Attributes:
         time_s: How long a document may take in a stage without a time limit of its own; None: any time.
@@ -68,7 +68,7 @@ class TimeLimits:
         self._slow: dict[int, float] = {}
 
     def hints(self, found: Hints) -> Hints:
-        """What is known about a task, with the stages that get their documents in small pieces from now on."""
+        """The attempts of a task, with the stages that receive its documents in small pieces from now on."""
         return Hints(found.slices, found.poison, dict(self._slow))
 
     def enforce(self, assigned: AssignedWork) -> None:
@@ -93,19 +93,20 @@ class TimeLimits:
 
 
 def why_stopped(assigned: AssignedWork) -> str | None:
-    """The limit for which a worker was stopped, in the words of the record; None if it was not."""
+    """The limit that a worker exceeded, as it appears in the record; None if it was not stopped."""
     return OVER_TIME if assigned.over_limit else OVER_MEMORY if assigned.over_memory else None
 
 
 def took_too_much(segment: Segment, status: WorkerStatus, limits: WorkerLimits, *, alone: bool) -> WorkerError | str:
-    """What to say about a worker that was stopped for its memory; the error that ends the run, if that is asked for.
+    """The message about a worker that was stopped for its memory, raised as an error if that is configured.
 
-    Only a worker that had one task and none before shows that the stage takes so much, and has not kept it.
+    Only a worker that processed a single task in its lifetime shows that the stage needs that much at once rather than
+    accumulating it.
     """
     name = f"Stage {segment.stages[status.stage].name!r}" if 0 <= status.stage < len(segment.stages) else segment.name
-    said = f"{name} alone took more memory than this run may have ({format_size(limits.memory)})"
+    said = f"{name} alone used more memory than this run is allowed ({format_size(limits.memory)})"
     if not alone or limits.on_memory == "quarantine":
-        return f"{said} and was stopped; its documents are tried again, in pieces if need be."
+        return f"{said} and was stopped; its documents are retried, in smaller pieces if needed."
     return WorkerError(
         f"{said}. Give it less at once (batch_bytes of the reader), raise --memory-budget (memory_budget), or set "
         "documents that take so much aside with on_memory='quarantine'. Run the same command again to resume.",
@@ -114,7 +115,7 @@ def took_too_much(segment: Segment, status: WorkerStatus, limits: WorkerLimits, 
 
 
 class MemoryGuard:
-    """Stops every worker that alone takes more memory than there is.
+    """Stops every worker that exceeds the memory limit by itself.
 
     Args:
         workers: Returns the workers; called in the thread.

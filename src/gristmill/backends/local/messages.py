@@ -38,7 +38,7 @@ LARGEST_MESSAGE = 16_000
 
 @dataclass(slots=True)
 class Prepare:
-    """Become a worker of this segment. `code` is the segment and the settings, pickled by value where needed."""
+    """Start as a worker of this segment. `code` is the segment and the settings, pickled by value where needed."""
 
     code: bytes
     first: bool
@@ -54,7 +54,7 @@ class Prepare:
 
 @dataclass(slots=True)
 class WorkOn:
-    """Work on these tasks as one call."""
+    """Process these tasks in one call."""
 
     group: int
     tasks: list[PackedTask]
@@ -63,14 +63,14 @@ class WorkOn:
 
 @dataclass(slots=True)
 class GoOn:
-    """This many more results may be sent."""
+    """Allow the worker to send this many more results."""
 
     results: int = 1
 
 
 @dataclass(slots=True)
 class Leave:
-    """Tear down and end."""
+    """Tear down and exit."""
 
 
 # --- worker to driver ---
@@ -78,7 +78,7 @@ class Leave:
 
 @dataclass(slots=True)
 class Ready:
-    """Setup is done; without `has_kernels` nothing compiled was found on this machine."""
+    """Setup is complete; without `has_kernels`, no compiled kernels were found on this machine."""
 
     has_kernels: bool = True
 
@@ -93,7 +93,7 @@ class Output:
 
 @dataclass(slots=True)
 class Ended:
-    """A task has come to its end here."""
+    """A task ended in this worker."""
 
     group: int
     end: TaskEnd
@@ -101,7 +101,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Done:
-    """A group is finished: what it cost, what memory the worker has for itself, and the most it has had."""
+    """A group is finished: its cost, the worker's own memory, and the peak."""
 
     group: int
     seconds: float
@@ -113,7 +113,7 @@ class Done:
 
 @dataclass(slots=True)
 class Failed:
-    """The run cannot go on."""
+    """A fatal error: the run cannot continue."""
 
     error: GristmillError | Exception
 
@@ -205,7 +205,7 @@ IDLE = WorkerStatus()
 
 
 def read_status(page: Any) -> WorkerStatus:
-    """The newest complete status on a page; that of an idle worker before there is any."""
+    """The latest complete status on a page; that of an idle worker before the first."""
     memory = memoryview(page).cast("B")
     # A slot that is being written is read again. One that stays half-written is a dead worker's; the other slot counts.
     for _attempt in range(_READ_ATTEMPTS):
@@ -246,7 +246,7 @@ class StatusWriter:
         self._sequence = 0
 
     def write(self, status: WorkerStatus) -> None:
-        """Say what is being done."""
+        """Publish the current work."""
         self._sequence += 1
         at = (self._sequence % _SLOTS) * _SLOT_BYTES
         body = _BODY.pack(self._sequence, *status)
@@ -260,5 +260,5 @@ class StatusWriter:
             self._memory[_FIGURES_AT : _FIGURES_AT + len(head) + len(data)] = head + data
 
     def begin(self, task: int, batch: int = -1, stage: int = -1, lo: int = 0, hi: int = 0) -> None:
-        """Say what is begun now; time limits count from here."""
+        """Publish the start of new work; time limits count from here."""
         self.write(WorkerStatus(task, batch, stage, lo, hi, time.monotonic_ns()))

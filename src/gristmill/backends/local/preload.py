@@ -44,10 +44,10 @@ EVERY_WORKER: tuple[str, ...] = (
 )
 
 _LAST_S = 2.0
-"""How long a fork server waits for the end of others before its own."""
+"""How long an exiting fork server waits for others to exit first."""
 
 server = 0
-"""The process number of the fork server, in it and in its workers."""
+"""Process id of the fork server, in itself and in its workers."""
 
 
 def load(names: Iterable[str]) -> None:
@@ -72,11 +72,10 @@ def load(names: Iterable[str]) -> None:
 
 
 def wait_for_threads(*, patience_s: float = 0.5) -> None:
-    """Wait until the threads that packages start when they are imported have done so and sleep.
+    """Wait until the threads that packages start on import are asleep.
 
-    Polars has one that cannot be disabled (it deletes spill files). It waits on a queue without holding a lock, so that
-    a fork may leave it behind, once it sleeps. At a normal end of the process it would be waited for; workers leave by
-    `os._exit`.
+    Polars has one that cannot be disabled (it deletes spill files). It waits on a queue without holding a lock, so
+    forking is safe once it sleeps. A normal process exit would wait for it; workers exit with `os._exit`.
     """
 
     def seen() -> list[str]:
@@ -101,7 +100,7 @@ def wait_for_threads(*, patience_s: float = 0.5) -> None:
 
 
 def _end(driver: int, *_: object) -> None:
-    """End this fork server and its workers, and sweep up after the driver if that is dead."""
+    """Stop this fork server and its workers, and clean up after the driver if it is dead."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would wait for locks that this call holds
     with contextlib.suppress(Exception):
         import psutil
@@ -121,7 +120,7 @@ def _end(driver: int, *_: object) -> None:
 
 
 def _tell(kind: type[BaseException], error: BaseException, trace: object) -> None:
-    """One line for why the fork server ends; the standard library's loop has nothing else to tell."""
+    """Print one line on why the fork server ends; the standard library's loop reports nothing else."""
     sys.stderr.write(f"Gristmill's fork server ended: {kind.__name__}: {error}\n")
 
 

@@ -1,4 +1,4 @@
-"""Workers that are sampled, for the profile of a run: they leave their samples in the folder that the run shares."""
+"""Sampled workers, for the profile of a run: they write their samples to the run's shared folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Work = Callable[[Connection, Any], object]
 
 
 def stage_names(plan: ExecutionPlan, segment: Segment, session: ProfileSession) -> list[str]:
-    """What the stages of a segment are called in a profile; those of a step of a longer run name the step."""
+    """Names of a segment's stages in a profile; those of a step of a workflow include the step."""
     return [_step(plan, session) + _shown_name(stage) for stage in segment.stages]
 
 
@@ -54,12 +54,12 @@ def _work_sampled(work: Work, name: str, stages: list[str], path: str, connectio
 
 
 def _place(page: Any) -> int:
-    """The stage that the worker has said it is at."""
+    """The stage that the worker last reported."""
     return read_status(page).stage
 
 
 def collect(folder: SharedFolder, session: ProfileSession) -> None:
-    """Take what workers have left, those that were killed as well."""
+    """Collect the samples of all workers, including killed ones."""
     for path in sorted(glob.glob(os.path.join(glob.escape(folder.paths[0]), _FILE.replace("{:06d}", "*")))):
         with open(path, "rb") as file:
             session.add(orjson.loads(file.read()))

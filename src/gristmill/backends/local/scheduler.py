@@ -20,7 +20,7 @@ from gristmill.backends.local.state import UNKNOWN_BYTES, Life, SegmentState, St
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a worker for a segment; `warm` when there is nothing to do for it yet."""
+    """Start a worker for a segment; `warm` if there is nothing for it to do yet."""
 
     segment: int
     gpus: tuple[int, ...] = ()
@@ -29,7 +29,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Hand the next `count` tasks of the segment's queue to a worker, or the next of those that must be alone."""
+    """Assign the next `count` tasks of the segment's queue to a worker, or the next of those that must run alone."""
 
     worker: int
     count: int
@@ -38,14 +38,14 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Unblock:
-    """Let a worker go on that waited for room in the next queue."""
+    """Let a worker continue that waited for room in the next queue."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Let an idle worker end; `recycled` when another will take its place."""
+    """Stop an idle worker; `recycled` if another will replace it."""
 
     worker: int
     recycled: bool = False
@@ -55,7 +55,7 @@ Action: TypeAlias = Start | Give | Unblock | Stop
 
 
 def next_action(state: State) -> Action | None:
-    """The most urgent thing to do, or None if there is nothing to do until something happens."""
+    """The most urgent action, or None if there is nothing to do until the next event."""
     active = _active(state)
     for segment in active:
         if segment.warm and not state.memory_is_short and not state.of(segment.index):
@@ -92,7 +92,7 @@ def _room(state: State, segment: SegmentState) -> bool:
 
 
 def _cpu_for(state: State, segment: SegmentState) -> bool:
-    """Whether a worker of this segment may start to work; something may always work."""
+    """Whether a worker of this segment may start working; at least one worker is always allowed to."""
     if segment.fixed_workers is not None:
         return True
     used = state.cpus_used
@@ -101,12 +101,12 @@ def _cpu_for(state: State, segment: SegmentState) -> bool:
 
 
 def _may_overlap(state: State, segment: SegmentState) -> bool:
-    """Whether more workers than processors are of use here."""
+    """Whether more workers than processors are useful here."""
     return segment.short and not state.memory_is_short and _is_waited_for(state, segment)
 
 
 def _is_waited_for(state: State, segment: SegmentState) -> bool:
-    """Whether the output of this segment is soon consumed, and would not only lie in memory."""
+    """Whether the output of this segment will be consumed soon instead of filling memory."""
     if segment.index + 1 == len(state.segments) or state.batch_mode:
         return True
     following = state.segments[segment.index + 1]
@@ -114,7 +114,7 @@ def _is_waited_for(state: State, segment: SegmentState) -> bool:
 
 
 def _may_produce(state: State, segment: SegmentState) -> bool:
-    """Whether the segment should take on new work."""
+    """Whether the segment should accept new work."""
     if not _room(state, segment):
         return False
     if segment.index == 0 and state.memory_is_short:
@@ -132,14 +132,14 @@ def _working(state: State, segment: SegmentState) -> int:
 
 
 def _group(state: State, segment: SegmentState) -> int:
-    """How many tasks make a group now; 0 while a full one is better waited for."""
+    """How many tasks form a group now; 0 while it is better to wait for a full one."""
     count = min(len(segment.queue), segment.batch_size)
     ripe = count == segment.batch_size or segment.full or state.upstream_done(segment.index)
     return count if ripe else 0
 
 
 def _complete(state: State, active: list[SegmentState]) -> Action | None:
-    """Hand out groups that are not full, where nothing is on its way that could fill them."""
+    """Assign incomplete groups if nothing in progress could complete them."""
     if not _stuck(state):
         return None
     for segment in reversed(active):
@@ -150,7 +150,7 @@ def _complete(state: State, active: list[SegmentState]) -> Action | None:
 
 
 def _stuck(state: State) -> bool:
-    """Whether nothing is on its way: no worker works, starts or leaves."""
+    """Whether nothing is in progress: no worker is working, starting or leaving."""
     return not any(
         worker.life is not Life.READY or (worker.assigned and not worker.blocked) for worker in state.workers.values()
     )
@@ -190,10 +190,10 @@ def _serve(state: State, segment: SegmentState, count: int | None = None) -> Act
 
 
 def _prefetches(state: State, segment: SegmentState, groups: int) -> bool:
-    """Whether a worker should have a task ahead, so that it need not wait between two.
+    """Whether a worker should prefetch a task, so that it does not wait between two.
 
-    Where tasks are long it would gain nothing, and one that lies with a busy worker may miss an idle one: hence not at
-    the very end, when there are fewer tasks than workers.
+    For long tasks this gains nothing, and a task queued at a busy worker is not available to an idle one; so there is
+    no prefetching at the very end, when there are fewer tasks than workers.
     """
     if segment.leak_bytes is None and state.room < UNKNOWN_BYTES:
         return False  # nobody knows yet whether its workers keep memory
@@ -206,17 +206,17 @@ def _prefetches(state: State, segment: SegmentState, groups: int) -> bool:
 
 
 def _coming(workers: list[Worker]) -> int:
-    """How many workers will soon be able to take a task."""
+    """How many workers will soon be able to accept a task."""
     return sum(worker.life is Life.STARTING for worker in workers)
 
 
 def _others_are_busy(state: State, segment: SegmentState) -> bool:
-    """Whether no further worker of the segment could take the task now instead of its being prefetched."""
+    """Whether no other worker of the segment could start the task now, so that prefetching it does no harm."""
     return _start(state, segment) is None
 
 
 def _serve_alone(state: State, segment: SegmentState) -> Action | None:
-    """Find a fresh worker for a task that must be alone; where there is no place for one, a used one makes way."""
+    """Find a fresh worker for a task that must run alone; if there is no room for one, stop a used one."""
     if not segment.alone or not _may_produce(state, segment):
         return None
     workers = state.of(segment.index)
@@ -236,7 +236,7 @@ def _serve_alone(state: State, segment: SegmentState) -> Action | None:
 
 
 def _one_is_leaving(state: State, segment: SegmentState) -> bool:
-    """Whether there will be place for another worker of the segment in a moment."""
+    """Whether there will soon be room for another worker of the segment."""
     return any(worker.life is Life.LEAVING and worker.segment == segment.index for worker in state.workers.values())
 
 
@@ -254,7 +254,7 @@ def _start(state: State, segment: SegmentState, *, warm: bool = False) -> Start 
 
 
 def _fits(state: State, segment: SegmentState) -> bool:
-    """Whether the budget has room for another worker at work; the first one of a segment shows what one takes."""
+    """Whether the budget has room for another busy worker; the first one of a segment shows how much one needs."""
     if segment.worker_bytes is None:
         return state.room > UNKNOWN_BYTES
     # Later tasks may be somewhat larger; and a worker that keeps memory shows it only with its second group.
@@ -284,7 +284,7 @@ def _unblock(state: State, segment: SegmentState) -> Action | None:
 
 
 def _is_due(state: State, segment: SegmentState, worker: Worker) -> bool:
-    """Whether a worker should be replaced: its memory has grown, or it is too old. It gets nothing more to do."""
+    """Whether a worker should be replaced, because its memory has grown or it is too old. It gets no more work."""
     if worker.due or state.outgrows(worker):
         return True
     old = segment.max_lifetime_s is not None and state.now - worker.started_at >= segment.max_lifetime_s
@@ -292,7 +292,7 @@ def _is_due(state: State, segment: SegmentState, worker: Worker) -> bool:
 
 
 def _recycle(state: State, segment: SegmentState) -> Action | None:
-    """Replace a worker that is due, once it has nothing to do."""
+    """Replace a worker that is due, once it is idle."""
     for worker in state.of(segment.index):
         if worker.idle and _is_due(state, segment, worker):
             return Stop(worker.number, recycled=True)
@@ -300,9 +300,9 @@ def _recycle(state: State, segment: SegmentState) -> Action | None:
 
 
 def _make_way(state: State, active: list[SegmentState]) -> Action | None:
-    """Take a GPU from a worker that has nothing to do for a segment that waits for one.
+    """Take a GPU from an idle worker for a segment that waits for one.
 
-    At once where a segment has no worker at all; once per interval where it has some and still limits the others.
+    Immediately if a segment has no worker at all; once per interval if it has some and still limits the others.
     """
     for segment in reversed(active):
         if not segment.gpus or not segment.waiting or _gpus_for(state, segment) is not None:
@@ -331,7 +331,7 @@ def _make_way(state: State, active: list[SegmentState]) -> Action | None:
 
 
 def _gpus_after(state: State, segment: SegmentState, going: list[Worker]) -> tuple[int, ...] | None:
-    """The devices that the segment could have once the workers in `going` are gone."""
+    """The devices that the segment could use once the workers in `going` have stopped."""
     free = list(state.free_gpus)
     for worker in going:
         for device in worker.gpus:
@@ -340,9 +340,9 @@ def _gpus_after(state: State, segment: SegmentState, going: list[Worker]) -> tup
 
 
 def _let_one_end(state: State) -> Action | None:
-    """Where everything stands still: let a worker finish what it has been given, although there is no room for it.
+    """Resolve a standstill: let a worker finish its assigned work although there is no room for the results.
 
-    A segment that waits for the very GPU which a blocked worker holds can make no room before that worker has ended.
+    A segment that waits for the GPU of a blocked worker cannot make room before that worker has ended.
     """
     if not _stuck(state):
         return None
@@ -353,7 +353,7 @@ def _let_one_end(state: State) -> Action | None:
 
 
 def _release(state: State) -> Action | None:
-    """Give up workers of segments to which nothing can come any more, and long idle ones where memory is short."""
+    """Stop workers of segments that will get no more input, and long-idle ones when memory is short."""
     for segment in state.segments:
         over = not segment.waiting and state.upstream_done(segment.index)
         for worker in state.of(segment.index):

@@ -53,13 +53,13 @@ class SharedSegment:
 
 
 def _bases() -> list[Path]:
-    """The folders under which shared folders may lie, best first."""
+    """Parent folders for shared folders, best first."""
     bases = [_MEMORY_BASE] if _MEMORY_BASE.is_dir() else []
     return [*bases, Path(tempfile.gettempdir())]
 
 
 def _user_folder(base: Path) -> Path:
-    """Our private folder under `base`, made if need be.
+    """Our private folder below `base`, created if needed.
 
     Raises:
         OSError: Not possible, or another process's file, folder or link has that name.
@@ -69,7 +69,7 @@ def _user_folder(base: Path) -> Path:
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise PermissionError(errno.EPERM, "the name is taken by something that is not our folder", str(folder))
+        raise PermissionError(errno.EPERM, "the name is taken by something else", str(folder))
     if stat.S_IMODE(found.st_mode) != 0o700:
         folder.chmod(0o700)
     return folder
@@ -152,7 +152,7 @@ class SharedFolder:
         """
         if not _SEGMENT_NAME.fullmatch(run_id):
             raise UsageError(
-                f"A run id of {run_id!r} cannot be a folder's name; use letters, digits, _ and -.", run_id=run_id
+                f"A run id of {run_id!r} is not a valid folder name; use letters, digits, _ and -.", run_id=run_id
             )
         name = f"{run_id}-{os.getpid()}-{process_start_time(os.getpid())}"
         tried: list[str] = []
@@ -180,19 +180,19 @@ class SharedFolder:
                 paths.append(Path(tempfile.gettempdir()) / f"gristmill-{os.getuid()}" / name)
             return cls(paths, lock=lock)
         raise OutputError(
-            f"No folder for data between processes could be made ({'; '.join(tried)}). "
-            "Free some space there, or set TMPDIR to a folder that can be written to.",
+            f"No folder for shared data could be created ({'; '.join(tried)}). "
+            "Free some space there, or set TMPDIR to a writable folder.",
             tried=tried,
         )
 
     @classmethod
     def attach(cls, paths: Iterable[str]) -> SharedFolder:
-        """The same folder in a worker; it can write and read but never removes the folder."""
+        """Open the same folder in a worker, which can write and read but never removes the folder."""
         return cls(paths)
 
     @property
     def nbytes(self) -> int:
-        """Bytes written or adopted here and not released; of an attached folder, only what it adopted."""
+        """Bytes written or adopted here and not yet released; for an attached folder, only adopted bytes."""
         return sum(self._held.values())
 
     def write_table(self, table: pa.Table, name: str) -> SharedSegment:
@@ -216,7 +216,7 @@ class SharedFolder:
 
     def _write(self, name: str, write: Callable[[str], int], nbytes: int) -> SharedSegment:
         if not _SEGMENT_NAME.fullmatch(name):
-            raise UsageError(f"A segment cannot be called {name!r}; use letters, digits, _ and -.", name=name)
+            raise UsageError(f"Invalid segment name {name!r}; use letters, digits, _ and -.", name=name)
         full: OSError | None = None
         for at, folder in enumerate(self.paths):
             path = os.path.join(folder, name)
@@ -227,36 +227,34 @@ class SharedFolder:
                 return SharedSegment(path, write(path))
             except OSError as error:
                 if error.errno == errno.EEXIST:
-                    raise UsageError(f"There is already a segment called {name!r}.", name=name) from error
+                    raise UsageError(f"There is already a segment named {name!r}.", name=name) from error
                 with contextlib.suppress(OSError):
                     os.unlink(path)
                 if error.errno not in _FULL:
-                    raise OutputError(
-                        f"Data for another process could not be written to {path}: {error}.", path=path
-                    ) from error
+                    raise OutputError(f"Shared data could not be written to {path}: {error}.", path=path) from error
                 full = error
         raise OutputError(
-            f"There is no room for {nbytes:,} bytes of data between processes in {' or '.join(self.paths)}. "
+            f"There is no room for {nbytes:,} bytes of shared data in {' or '.join(self.paths)}. "
             "Free some space there, set TMPDIR to a larger folder, or use a smaller `blocksize`.",
             paths=self.paths,
             nbytes=nbytes,
         ) from full
 
     def adopt(self, segment: SharedSegment) -> None:
-        """Count a segment that another process wrote; releasing it is now up to this one."""
+        """Count a segment that another process wrote; this process is now responsible for releasing it."""
         with self._mutex:
             self._held[segment.path] = segment.nbytes
 
     @staticmethod
     def read_table(segment: SharedSegment) -> pa.Table:
-        """The table, mapped and not copied; it stays valid after the segment is released."""
+        """Map the table without copying; it stays valid after the segment is released."""
         import pyarrow as pa
 
         with pa.memory_map(segment.path, "r") as source, pa.ipc.open_stream(source) as reader:
             return reader.read_all()
 
     def release(self, segment: SharedSegment) -> None:
-        """Remove the file; memory is given back when the last mapping is gone. Releasing twice does nothing."""
+        """Remove the file; its memory is freed when the last mapping is gone. Releasing twice does nothing."""
         with self._mutex:
             self._held.pop(segment.path, None)
         with contextlib.suppress(FileNotFoundError):
@@ -284,7 +282,7 @@ class SharedFolder:
         return count
 
     def close(self) -> None:
-        """Remove the folder and all that is in it (only where it was created)."""
+        """Remove the folder and its contents (only in the process that created it)."""
         if self._owner != os.getpid() or self._lock_descriptor is None:
             return
         for folder in self.paths:

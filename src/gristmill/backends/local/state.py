@@ -1,4 +1,4 @@
-"""What the scheduler knows: plain values and how events change them, so that testing a decision needs no process."""
+"""The scheduler's state: plain values and how events change them, so that decisions can be tested without processes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 WINDOW = 2
-"""How many results a worker may send before it is told that there is room for more."""
+"""How many results a worker may send before it must wait for more credit."""
 SHORT_S = 1.0
-"""Beside tasks below this the way from the driver to a worker counts."""
+"""For tasks shorter than this, the latency between driver and worker matters."""
 UNKNOWN_BYTES = 1 << 30
-"""With less room than this, it is waited to see what a worker takes before another one is started."""
+"""With less free memory than this, wait for a worker's measured use before starting another one."""
 _MOST_GROWTH_BYTES = 256 << 20
-"""A worker that has grown by more than this is replaced, also where there is room."""
+"""A worker that has grown by more than this is replaced even if there is enough memory."""
 _FILLED_AT_MOST = 0.95
-"""The share of the budget that workers are let fill; the driver grows too, and is measured only now and then."""
+"""Fraction of the budget that workers may fill; the driver grows too, and is measured less often."""
 _WORTH_A_START = 0.05
-"""Replacing a worker that has grown by less than this share of the budget would win hardly anything."""
+"""Replacing a worker that has grown by less than this fraction of the budget would gain little."""
 
 
 class Life(Enum):
-    """Where a worker is in its life."""
+    """Lifecycle state of a worker."""
 
     STARTING = "starting"
     READY = "ready"
@@ -30,7 +30,7 @@ class Life(Enum):
 
 @dataclass(slots=True)
 class Queued:
-    """A task that waits: its number, its size in memory, and whether it must be alone in a fresh worker."""
+    """A queued task: its number, its size in memory, and whether it must run alone in a fresh worker."""
 
     number: int
     nbytes: int
@@ -78,19 +78,19 @@ class Worker:
 
     @property
     def blocked(self) -> bool:
-        """Whether it waits for room in the next queue, and uses no processor."""
+        """Whether it waits for room in the next queue and uses no CPU."""
         return self.owed >= WINDOW
 
     @property
     def working(self) -> bool:
-        """Whether it uses its processors now."""
+        """Whether it is using its CPUs."""
         if self.life is Life.STARTING:
             return not self.warm
         return bool(self.assigned) and not self.blocked
 
     @property
     def idle(self) -> bool:
-        """Whether it could take something on now."""
+        """Whether it could accept work now."""
         return self.life is Life.READY and not self.assigned
 
 
@@ -146,17 +146,17 @@ class SegmentState:
         return item
 
     def took(self, seconds: float) -> None:
-        """A group of tasks took so long."""
+        """Record how long a group of tasks took."""
         self.pace_s = seconds if self.pace_s is None else 0.8 * self.pace_s + 0.2 * seconds
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait."""
+        """Number of queued tasks."""
         return len(self.queue) + len(self.alone)
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be produced for this segment now."""
+        """Whether its queue is full, so that nothing more should be produced for it."""
         return bool(self.waiting) and self.queued_bytes >= self.queue_limit
 
     @property
@@ -204,7 +204,7 @@ class State:
         return [w for w in self.workers.values() if w.segment == segment and w.life is not Life.LEAVING]
 
     def idle_workers(self, segment: SegmentState) -> tuple[int, int, int]:
-        """How many workers of a segment have no input, how many have some but may not work, how many are set up."""
+        """How many workers of a segment lack input, have some but may not work, and are being set up."""
         starved = blocked = starting = 0
         for worker in self.of(segment.index):
             if worker.life is Life.STARTING:
@@ -217,7 +217,7 @@ class State:
 
     @property
     def cpus_used(self) -> float:
-        """Processors of the workers that work now; segments with a fixed number of workers are not counted."""
+        """CPUs in use by working workers; segments with a fixed number of workers are not counted."""
         return sum(
             self.segments[w.segment].cpus
             for w in self.workers.values()
@@ -231,7 +231,7 @@ class State:
 
     @property
     def room(self) -> int:
-        """What the budget leaves beside the workers there are, each with the most that one of its segment has taken."""
+        """What the budget leaves beside the existing workers, each counted with the peak of its segment."""
         taken = sum(self.segments[worker.segment].worker_bytes or 0 for worker in self.workers.values())
         return self.budget - self.own - taken - self._queued_bytes
 
@@ -244,12 +244,12 @@ class State:
         return self.own + self._queued_bytes + self.expected + more > _FILLED_AT_MOST * self.budget
 
     def outgrows(self, worker: Worker) -> bool:
-        """Whether one more group for this worker might break the budget, and memory is won when it leaves instead."""
+        """Whether one more group for this worker might break the budget, and stopping it would free memory."""
         return worker.held - worker.first_held >= _WORTH_A_START * self.budget and self.is_too_much_for(worker)
 
     @property
     def unmapped_bytes(self) -> int:
-        """What lies in memory between two workers; what a worker has mapped is part of its own memory."""
+        """Bytes in memory between workers; whatever a worker has mapped counts as its own."""
         if self.batch_mode:
             return 0
         ahead = (items for worker in self.workers.values() for _, items in list(worker.assigned)[1:])
@@ -257,7 +257,7 @@ class State:
 
     @property
     def _queued_bytes(self) -> int:
-        """What waits in memory; in batch mode it lies on disk, and before the first segment nothing is read yet."""
+        """Queued bytes in memory; in batch mode they are on disk, and before the first segment nothing is read."""
         return 0 if self.batch_mode else sum(segment.queued_bytes for segment in self.segments[1:])
 
     def upstream_done(self, segment: int) -> bool:
@@ -276,7 +276,7 @@ class State:
     # --- events ---
 
     def started(self, worker: Worker) -> None:
-        """A worker has been started; it holds its GPUs from now on until it has ended."""
+        """Add a started worker; it holds its GPUs until it has ended."""
         worker.started_at = worker.idle_since = self.now
         share = self._gpu_share(worker)
         for device in worker.gpus:
@@ -286,7 +286,7 @@ class State:
         self.segments[worker.segment].warm = False
 
     def is_ready(self, number: int) -> None:
-        """A worker has been set up."""
+        """Mark a worker as set up."""
         worker = self.workers[number]
         if worker.life is Life.STARTING:
             worker.life = Life.READY
@@ -294,7 +294,7 @@ class State:
         self.segments[worker.segment].node_ready = True
 
     def given(self, number: int, group: int, count: int, *, alone: bool) -> tuple[Queued, ...]:
-        """The next `count` tasks of its segment's queue go to a worker as group number `group`."""
+        """Assign the next `count` tasks of the segment's queue to a worker as group number `group`."""
         worker = self.workers[number]
         segment = self.segments[worker.segment]
         items = tuple(segment.pop(alone=alone) for _ in range(count))
@@ -305,13 +305,13 @@ class State:
         return items
 
     def sent(self, number: int) -> int:
-        """A worker has sent a result to the next segment; how many more it may send right away."""
+        """Record a result sent to the next segment; returns how many more the worker may send right away."""
         worker = self.workers[number]
         worker.owed += 1
         return 0 if self.segments[worker.segment + 1].full else self.unblocked(number)
 
     def unblocked(self, number: int) -> int:
-        """A worker may go on; by how many results."""
+        """Grant a waiting worker more credit; returns how many results."""
         worker = self.workers[number]
         owed, worker.owed = worker.owed, 0
         return owed
@@ -319,9 +319,9 @@ class State:
     def done(
         self, number: int, group: int, *, seconds: float | None = None, held: int = 0, taken: int | None = None
     ) -> tuple[Queued, ...]:
-        """A worker has finished a group in `seconds` and `held` memory after it; the tasks that were in it.
+        """Record that a worker finished a group in `seconds`, holding `held` bytes; returns the tasks of the group.
 
-        `taken` is the most that it has taken for itself since it was started.
+        `taken` is the worker's own peak since it was started.
         """
         worker = self.workers[number]
         segment = self.segments[worker.segment]
@@ -353,12 +353,12 @@ class State:
                 self._expect(other)
 
     def _keeps(self, worker: Worker) -> int:
-        """What a worker may keep of its next group; while unknown, as much as it has kept of its first."""
+        """Bytes that a worker may retain from its next group; while unknown, as much as it retained from its first."""
         known = self.segments[worker.segment].leak_bytes
         return worker.held if known is None else known
 
     def _expect(self, worker: Worker) -> None:
-        """Renew what is expected of a worker after something has happened to it."""
+        """Update the estimates for a worker after an event."""
         segment = self.segments[worker.segment]
         if not worker.assigned:
             expected = worker.held
@@ -370,7 +370,7 @@ class State:
         worker.expected = expected
 
     def leaves(self, number: int, *, recycled: bool) -> None:
-        """A worker has been told to leave."""
+        """Mark a worker as leaving."""
         worker = self.workers[number]
         worker.life = Life.LEAVING
         if recycled:
@@ -379,7 +379,7 @@ class State:
             self.moved_at = self.now
 
     def ended(self, number: int) -> Worker:
-        """A worker is gone; what it had been given is up to the caller."""
+        """Remove a worker that has ended; the caller handles its assigned tasks."""
         worker = self.workers.pop(number)
         self.expected -= worker.expected
         share = self._gpu_share(worker)

@@ -66,7 +66,7 @@ _FIGURES_S = 0.5
 
 
 class _StatusLog:
-    """Writes where the runner is onto the status page; of several threads, the last one that began something counts."""
+    """Writes the runner's position to the status page; with several threads, that of the one that moved last."""
 
     def __init__(self, status: StatusWriter, lock: contextlib.AbstractContextManager[Any] | None = None) -> None:
         self._status = status
@@ -79,7 +79,7 @@ class _StatusLog:
 
 
 class _Interrupts:
-    """Lets an interrupt cut short what a stage is doing, and nothing else, so that its teardown is never cut."""
+    """Lets an interrupt stop a stage's work but never its teardown."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -101,7 +101,7 @@ class _Interrupts:
 
 
 class _Outbox:
-    """Sends results in order from a thread of its own; `credit` bounds how many wait for room in the next queue."""
+    """Sends results in order from its own thread; `credit` bounds how many are sent before the next queue has room."""
 
     def __init__(self, link: Link, folder: SharedFolder, prepare: Prepare, first_bytes: int) -> None:
         self._link = link
@@ -118,27 +118,27 @@ class _Outbox:
         self._thread.start()
 
     def result(self, group: int, task: Task[Any]) -> None:
-        """Send a task onwards; waits while two are being written already."""
+        """Send a task to the next segment; blocks while two are already being written."""
         self._slots.acquire()
         if self._problem is not None:
             raise self._problem
         self._items.put((group, task))
 
     def message(self, message: Any) -> None:
-        """Send a message behind the results."""
+        """Send a message after the queued results."""
         self._items.put(message)
 
     def done(self, group: int, seconds: float, calls: Trail) -> None:
-        """Say behind the results that a group is finished."""
+        """Report, after the queued results, that a group is finished."""
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
         self.message(Done(group, seconds, calls.counts, calls.times, taken=most - self._first_bytes))
 
     def go_on(self, results: int) -> None:
-        """This many more results may leave."""
+        """Allow this many more results to be sent."""
         self._credit.release(results)
 
     def give_up(self) -> None:
-        """Send no more results, only messages."""
+        """Stop sending results; messages are still sent."""
         self._given_up = True
         self._credit.release()
 
@@ -212,7 +212,7 @@ def _inbox(link: Link, groups: queue.SimpleQueue[Any], outbox: _Outbox) -> None:
 
 
 def _resident_bytes() -> int:
-    """This process's resident memory; 0 where the system does not say."""
+    """Resident memory of this process; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read(128).split()[1]) * mmap.PAGESIZE
@@ -221,7 +221,7 @@ def _resident_bytes() -> int:
 
 
 def main(prepare: Prepare, connection: Connection, page: Any) -> None:
-    """Be a worker until told to leave."""
+    """Run as a worker until told to stop."""
     interrupts = _Interrupts()
     status = StatusWriter(page)
     first_bytes = _resident_bytes()  # shared with the fork server; what comes on top is the worker's own
@@ -291,7 +291,7 @@ def _in_turn(
     interrupts: _Interrupts,
     figures: _Figures,
 ) -> bool:
-    """Work on one group after the other; whether that ended because the driver said so."""
+    """Process one group after the other; returns whether the driver asked to stop."""
     while True:
         item = groups.get()
         if isinstance(item, Leave):
@@ -329,7 +329,7 @@ class StageCall:
     seconds: float = 0.0
 
     def make(self, status: StatusWriter) -> None:
-        """Call it here, after saying so on the status page; an interrupt passes, everything else is the answer."""
+        """Make the call here, after publishing it on the status page; only interrupts propagate."""
         status.begin(self.group, *self.place)
         begun = time.perf_counter()
         try:
@@ -357,11 +357,11 @@ class MainThreadCalls:
     _answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = field(default_factory=queue.SimpleQueue)
 
     def at(self, call: int, stage: int, lo: int, hi: int) -> None:
-        """Remember where the runner is; it is said when the call is made."""
+        """Remember the runner's position; it is published when the call is made."""
         self.place = (call, stage, lo, hi)
 
     def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
-        """Have it called in the main thread."""
+        """Run the call in the main thread."""
         made = StageCall(method, argument, self.group, self.place, self._answer)
         begun = time.perf_counter()
         self.calls.put(made)
@@ -372,7 +372,7 @@ class MainThreadCalls:
         return found
 
     def clock(self) -> float:
-        """Seconds without those in which a call waited for that of another thread."""
+        """Seconds, excluding those spent waiting for another thread's call."""
         return time.perf_counter() - self.waited
 
 
@@ -444,7 +444,7 @@ def _around_gpu(
 
 
 def _told_to_leave(outbox: _Outbox, interrupts: _Interrupts) -> bool:
-    """Whether all is well; after an interrupt no room is made for results that still wait to be sent."""
+    """Whether there was no error; after an interrupt, results still queued are not sent."""
     if interrupts.asked:
         outbox.give_up()
     return not interrupts.asked
@@ -472,7 +472,7 @@ def _run_group(
     figures: _Figures,
     status: StatusWriter | None = None,
 ) -> None:
-    """Run a group of tasks and send what comes out."""
+    """Run a group of tasks and send the results."""
     begun = clock()
     for result in runner.run(tasks, hints):
         handing_on()  # which may have to wait for room: no document is to blame for that
@@ -492,7 +492,7 @@ def _run_group(
 
 
 def _nothing() -> None:
-    """Calls are made elsewhere, and say where they are themselves."""
+    """Calls are made elsewhere and publish their own position."""
 
 
 def _prepared(prepare: Prepare, step_log: _StatusLog) -> SegmentRunner:
@@ -504,7 +504,7 @@ def _prepared(prepare: Prepare, step_log: _StatusLog) -> SegmentRunner:
         segment, settings = cloudpickle.loads(prepare.code)
     except Exception as error:
         raise WorkerError(
-            f"The stages could not be rebuilt in a worker process: {type(error).__name__}: {error}. "
+            f"The stages could not be unpickled in a worker process: {type(error).__name__}: {error}. "
             "Modules that a stage uses must be importable in the worker; code in the main script always is."
         ) from error
     runner = SegmentRunner(
@@ -528,7 +528,7 @@ def _prepared(prepare: Prepare, step_log: _StatusLog) -> SegmentRunner:
 
 
 def _sendable(error: BaseException) -> Exception:
-    """The error itself if it can be pickled and is ours, else one that says the same."""
+    """The error itself if it is ours and can be pickled, otherwise an equivalent that can."""
     if isinstance(error, GristmillError | OSError):
         # An argument of it may not travel; then its text does.
         with contextlib.suppress(Exception):

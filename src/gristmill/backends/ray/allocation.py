@@ -99,8 +99,8 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     if scale < 1:
         note = (
             f"The workers of this plan ask for {sum(asked):g} CPUs at once and there are {total:g} on {len(nodes)} "
-            f"node(s){', one of which may be lost' if rest else ''}: each is booked with {scale:.0%} of its request, "
-            "and they take turns."
+            f"node(s){', one of which may be lost' if rest else ''}: each reserves {scale:.0%} of its request, and "
+            "they share the CPUs."
         )
     shares = []
     for demand in demands:
@@ -187,8 +187,8 @@ def check(requests: Sequence[Request], nodes: Sequence[Node], *, at_once: bool) 
         if not any(_holds(node, request) for node in nodes):
             found = "; ".join(sorted({_offer(node, request) for node in nodes}))
             raise ResourcesError(
-                f"{request.name}: a worker asks for {request.words()}, and no node of the cluster has all of it. The "
-                f"nodes have {found}. Ask for less, or add a node that has it before the run.",
+                f"{request.name}: a worker asks for {request.words()}, but no node of the cluster has all of it. The "
+                f"nodes have {found}. Request less, or add such a node before the run.",
                 stage=request.name,
                 nodes=len(nodes),
             )
@@ -202,9 +202,9 @@ def _check_devices(group: Sequence[Request], nodes: Sequence[Node], *, together:
     if place_on_devices(wanted, [int(node.gpus) for node in nodes]):
         return
     listed = ", ".join(f"{request.name} ({request.workers} × {request.gpus:g})" for request in group)
-    advice = "Lower num_workers, or give each worker a share of a device: .with_(resources=Resources(gpus=0.5))."
+    advice = "Lower num_workers, or let workers share a device: .with_(resources=Resources(gpus=0.5))."
     if together and len(group) > 1:
-        advice += " Or let the stages run one after the other, with executor='ray_actor_pool'."
+        advice += " Or run the stages one after the other, with executor='ray_actor_pool'."
     raise ResourcesError(
         f"The workers of {listed} must all hold their GPUs at once, and the cluster has "
         f"{sum(node.gpus for node in nodes):g} on {sum(node.gpus > 0 for node in nodes)} node(s): they would wait for "

@@ -63,12 +63,12 @@ class ClusterConfig:
 
     @property
     def starts_here(self) -> bool:
-        """Whether the cluster is one that is started on this machine, with the packages and files of this process."""
+        """Whether the cluster is started on this machine, with the packages and files of this process."""
         elsewhere = self.address or os.environ.get("RAY_ADDRESS") or self.runtime_env or ray.is_initialized()
         return not elsewhere
 
     def check_least(self, owner: str, least: float, *names: str) -> None:
-        """Refuse settings that are below `least`.
+        """Reject settings below `least`.
 
         Raises:
             UsageError: One of them is.
@@ -81,7 +81,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node that can be given work; `others` is what it offers by name besides processors and GPUs."""
+    """A node that can run work; `others` lists its custom resources."""
 
     id: str
     cpus: float
@@ -162,7 +162,7 @@ def present(cluster: Cluster) -> Cluster:
 
 
 def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capacity:
-    """What the cluster has; where one would be started here, what this machine has, without starting it."""
+    """The resources of the cluster; if one would be started here, those of this machine, without starting it."""
     if ray.is_initialized() or config.address or os.environ.get("RAY_ADDRESS"):
         with connected(config, ignore_head_node=ignore_head_node) as cluster:
             return Capacity(
@@ -174,7 +174,7 @@ def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capaci
             )
     if ignore_head_node:
         raise UsageError(
-            "ignore_head_node=True leaves no node to work on: a cluster that is started here consists of its head. "
+            "ignore_head_node=True leaves no node to work on: a cluster started on this machine has only a head node. "
             "Set RAY_ADDRESS to a cluster with more nodes."
         )
     cpus = float(cpu_count() if config.num_cpus is None else config.num_cpus)
@@ -251,12 +251,12 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
 
 
 def _check_sendable(config: ClusterConfig) -> None:
-    """Refuse what Ray can only send when it connects."""
+    """Reject settings that Ray can only apply when it connects."""
     for name in ("working_dir", "py_modules", "excludes"):
         if name in (config.runtime_env or {}):
             raise UsageError(
-                f"runtime_env holds {name!r}, which Ray sends when a process connects to it, and this process is "
-                f"connected already. Give it to your own ray.init(runtime_env=...), or let the executor connect.",
+                f"runtime_env holds {name!r}, which Ray sends when a process connects, but this process is already "
+                "connected. Give it to your own ray.init(runtime_env=...), or let the executor connect.",
                 key=name,
             )
 
@@ -265,7 +265,7 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
     words = str(error).strip().splitlines()
     reason = words[0].rstrip(".") if words else type(error).__name__
     return WorkerError(
-        f"The Ray cluster at {address!r} cannot be used: {reason}. Check that it runs (`ray status`), that this "
+        f"The Ray cluster at {address!r} cannot be used: {reason}. Check that it is running (`ray status`), that this "
         f"machine is one of its nodes, and that it has the version of this process, {ray.__version__}. A cluster that "
         "was started with `ray start` may ask for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token "
         "from the cluster's administrator (`ray get-auth-token` prints it on the head node).",
@@ -291,7 +291,7 @@ def _look(*, ignore_head_node: bool, connected_before: bool) -> Cluster:
         else:
             nodes.append(node)
     if not nodes:
-        raise WorkerError("The Ray cluster has no node to work on besides its head, and ignore_head_node is set.")
+        raise WorkerError("The Ray cluster has no node besides its head, and ignore_head_node is set.")
     return Cluster(tuple(nodes), ray_internals.dashboard_url(), connected_before, ignore_head_node, avoided)
 
 
@@ -303,7 +303,7 @@ def short_temp_dir() -> str:
 
 @contextlib.contextmanager
 def restored_variables(*names: str) -> Iterator[None]:
-    """Puts environment variables back to what they were."""
+    """Restores environment variables."""
     before = {name: os.environ.get(name) for name in names}
     try:
         yield
@@ -316,7 +316,7 @@ def restored_variables(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables that are set temporarily, unless they are set already."""
+    """Sets environment variables temporarily, unless they are already set."""
     with restored_variables(*values):
         for name, value in values.items():
             os.environ.setdefault(name, value)

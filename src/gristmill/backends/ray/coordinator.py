@@ -1,7 +1,7 @@
-"""The coordinator of a run: one small actor that remembers what dying workers cannot tell.
+"""The coordinator of a run: a small actor that keeps what dying workers can no longer report.
 
-It knows which tasks killed their workers and how far those had come, which nodes are set up, and which workers there
-are. Workers ask it only when something has gone wrong, when they start and when they end.
+It knows which tasks killed their workers and how far those had come, which nodes are set up, and which workers exist.
+Workers contact it only when something has gone wrong, when they start and when they end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OVERDUE = "time limit"
 
 @dataclass(slots=True)
 class _TaskState:
-    """A task that is taken alone, because an earlier attempt has killed its worker."""
+    """A task that runs alone because an earlier attempt killed its worker."""
 
     attempts: Attempts = field(default_factory=Attempts)
     running: bool = False
@@ -41,7 +41,7 @@ class _WorkerState:
 
 
 class Drained(NamedTuple):
-    """What the coordinator tells the driver: events and errors, workers that have not ended, those that have grown."""
+    """The coordinator's reports to the driver: events, errors, and workers that have not ended or have grown."""
 
     events: list[WorkerStarted | WorkerStopped]
     problems: list[GristmillError]
@@ -51,7 +51,7 @@ class Drained(NamedTuple):
 
 
 class Coordinator:
-    """The state of the coordinator; every method is quick and none waits."""
+    """The state of the coordinator; its methods are quick and never block."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, _TaskState] = {}
@@ -67,9 +67,9 @@ class Coordinator:
     # --- tasks ---
 
     def start_task(self, key: str) -> Hints | GristmillError:
-        """A worker takes up the task `key` alone; what it should know, or the error that ends the run.
+        """Start the task `key` alone in a worker; returns what is known about it, or the error that ends the run.
 
-        A task that is started again without having been finished has killed its worker.
+        A task that is started again without having finished has killed its worker.
         """
         task = self._tasks.setdefault(key, _TaskState())
         if task.running or task.overdue:
@@ -91,7 +91,7 @@ class Coordinator:
         self._tasks.setdefault(key, _TaskState()).place = place
 
     def report_overdue(self, key: str, place: Place) -> None:
-        """The worker that has `key` gives up, because a document takes longer than its time limit."""
+        """The worker that runs `key` stops because a document exceeded its time limit."""
         task = self._tasks.setdefault(key, _TaskState())
         task.place, task.overdue = place, True
 
@@ -100,12 +100,12 @@ class Coordinator:
         self._tasks.pop(key, None)
 
     def release_task(self, key: str) -> None:
-        """The worker of `key` was ended from outside: the task is not to blame."""
+        """The worker of `key` was stopped from outside: the task did not cause it."""
         if key in self._tasks:
             self._tasks[key].running = False
 
     def release_all_tasks(self) -> None:
-        """All workers were ended from outside: no task is to blame."""
+        """All workers were stopped from outside: no task caused it."""
         for task in self._tasks.values():
             task.running = False
 
@@ -120,7 +120,7 @@ class Coordinator:
         self._nodes[node, segment] = None
 
     def node_failed(self, node: str, segment: int) -> None:
-        """The worker that was to set up the node is gone or has failed; another one shall try."""
+        """The worker that was setting up the node is gone or has failed; let another one try."""
         if self._nodes.get((node, segment)) is not None:
             del self._nodes[node, segment]
 
@@ -142,7 +142,7 @@ class Coordinator:
         self._remove(worker, cause, expected=True)
 
     def worker_lost(self, worker: str) -> None:
-        """A worker is gone without having torn down."""
+        """Remove a worker that ended without tearing down."""
         self._remove(worker, "died", expected=False)
 
     def _remove(self, worker: str, cause: str, *, expected: bool) -> None:
@@ -163,15 +163,15 @@ class Coordinator:
         return {worker: state.handle for worker, state in self._workers.items()}
 
     def worker_grew(self, worker: str) -> None:
-        """A worker holds so much more memory than at first that it should be replaced."""
+        """Record that a worker's memory has grown so much that it should be replaced."""
         self._grown.add(worker)
 
     def note_usage(self, usage: WorkerUsage) -> None:
-        """A worker tells what it needs; the driver asks for it soon."""
+        """Record a worker's usage; the driver polls for it."""
         self._usages.append(usage)
 
     def drain(self) -> Drained:
-        """What has happened since the last call."""
+        """Everything that happened since the last call."""
         drained = Drained(self._events, self._problems, len(self._workers), self._grown, self._usages)
         self._events, self._problems, self._usages = [], [], []
         return drained

@@ -43,7 +43,7 @@ _LOSSES = (
 
 
 def is_loss(problem: BaseException) -> bool:
-    """Whether `problem`, or what it came from, is the loss of a worker, a node or a block, not a fault in the work.
+    """Whether `problem` or its cause is the loss of a worker, node or block rather than an error in the work.
 
     Example:
         >>> is_loss(ValueError("no such column"))
@@ -58,7 +58,7 @@ def is_loss(problem: BaseException) -> bool:
 
 
 class RayRun:
-    """One run: what its workers are told, what they have reported, and the cluster it runs on.
+    """One run: the configuration of its workers, their reports, and the cluster.
 
     Attributes:
         all_stay: Whether every segment keeps its workers, also those that hold nothing.
@@ -85,7 +85,7 @@ class RayRun:
     # --- workers before they start ---
 
     def worker_spec(self, segment: Segment) -> WorkerSpec:
-        """What the workers of `segment` are told."""
+        """The configuration of the workers of `segment`."""
         given = (self.specs[segment.index].ray.ray_remote_args or {}).get("num_gpus", segment.resources.gpus)
         return WorkerSpec(
             run=self.id,
@@ -100,7 +100,7 @@ class RayRun:
         )
 
     def stays(self, segment: Segment) -> bool:
-        """Whether workers of the segment stay: they were set up, hold a model, or were asked for by number."""
+        """Whether workers of the segment are kept: they have a setup, hold a model, or were requested by number."""
         spec = self.specs[segment.index].ray
         hooks = ("setup", "teardown", "setup_on_node")
         if self.all_stay or any(overrides(stage, hook) for stage in segment.stages for hook in hooks):
@@ -118,7 +118,7 @@ class RayRun:
         return max(1, math.ceil(per_node * len(self.cluster.nodes)))
 
     def shares(self, nodes: Sequence[float], *, one_stage_at_a_time: bool, ray_options: bool = True) -> list[Share]:
-        """What each segment gets; the user is told if it is less than was asked for.
+        """Allocate resources to each segment; notifies the user if a segment gets less than it requested.
 
         Args:
             nodes: The processors of each node.
@@ -152,16 +152,16 @@ class RayRun:
     # --- workers while they run ---
 
     def notice(self, message: str, level: str = "info") -> None:
-        """Tell the user something."""
+        """Notify the user."""
         self.work.events.emit(Notice(message, level))
 
     def poll(self) -> None:
-        """Take over what the coordinator knows, if it was not asked a moment ago."""
+        """Fetch the coordinator's news, unless that was done a moment ago."""
         if time.monotonic() - self._polled_at > _POLL_S:
             self._poll()
 
     def _poll(self) -> int:
-        """Take over what the coordinator knows; returns the number of workers that have not ended."""
+        """Fetch the coordinator's news; returns the number of workers that have not ended."""
         told = ray.get(self.coordinator.drain.remote())
         self.grown_workers.update(told.grown)
         if self.sampler is not None:
@@ -193,24 +193,24 @@ class RayRun:
         return frozenset(node.id for node in self.cluster.nodes) - alive
 
     def restart(self, cluster: Cluster) -> None:
-        """Continue on the nodes that are left; tasks that were under way are not blamed for it."""
+        """Continue on the remaining nodes; tasks in progress are not blamed."""
         gone = len(self.lost_nodes())
         self.cluster = cluster
         ray.get(self.coordinator.release_all_tasks.remote())
         self.notice(
-            f"{gone} node(s) of the cluster were lost; their unfinished work is repeated on the others.", "warning"
+            f"{gone} node(s) of the cluster were lost; their unfinished work is repeated on other nodes.", "warning"
         )
 
     # --- workers at their end ---
 
     def end_workers(self) -> None:
-        """End workers that are no longer waited for, also those that cannot tear down."""
+        """Stop workers that are no longer needed, including those that cannot tear down."""
         self._wait(_ABANDON_S)
         self.kill_workers()
         self._poll()
 
     def kill_workers(self) -> None:
-        """Kill the workers that are left."""
+        """Kill the remaining workers."""
         for name, handle in self.workers().items():
             if handle is not None:
                 ray.kill(handle)
@@ -236,7 +236,7 @@ class RayRun:
 def coordinated_run(
     plan: ExecutionPlan, work: Work, cluster: Cluster, default_lifetime_m: float | None
 ) -> Iterator[RayRun]:
-    """A run with its coordinator, which ends with it; workers are replaced after `default_lifetime_m` minutes."""
+    """A run with its coordinator, which is stopped with it; workers are replaced after `default_lifetime_m` minutes."""
     handle = ray.remote(Coordinator).options(max_restarts=-1, max_task_retries=-1, **beside_driver()).remote()
     try:
         run = RayRun(plan, work, cluster, handle, default_lifetime_m)
@@ -254,9 +254,9 @@ def beside_driver() -> dict[str, Any]:
 
 
 class Delivery:
-    """Hands the reports of workers to `work`; the ends of tasks that were done twice after a loss are taken once.
+    """Passes the reports of workers to `work`; ends of tasks that ran twice after a loss are counted once.
 
-    Doing a task again produces the same ends, because task ids, rows and decisions follow from the input alone.
+    Repeating a task produces the same ends, because task ids, rows and decisions depend only on the input.
     """
 
     def __init__(self, work: Work, queues: Queues | None = None) -> None:
@@ -265,7 +265,7 @@ class Delivery:
         self.sampler = Sampler(work.events, len(work.plan.segments), partitions=len(work), queues=queues)
 
     def take(self, report: WorkerReport) -> None:
-        """Deliver what the report holds.
+        """Deliver the content of the report.
 
         Raises:
             GristmillError: The error that the report brings.
@@ -285,5 +285,5 @@ class Delivery:
             raise report.error
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Close: nothing more will arrive."""
         self.sampler.close()

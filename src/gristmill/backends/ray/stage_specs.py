@@ -11,7 +11,7 @@ from gristmill.errors import UsageError
 
 _MOST_CHARS = 80
 MOST_GROWTH_BYTES = 1 << 30
-"""A worker that holds so much more than after its first task is replaced: on Ray, a new one takes some seconds."""
+"""A worker that has grown by this much since its first task is replaced; on Ray, starting a new one takes seconds."""
 MODEL_LIFETIME_M = 120.0
 """Minutes after which a worker that holds a model is replaced, unless the stage says otherwise."""
 
@@ -82,7 +82,7 @@ class XennaStageSpec:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpec:
-    """What the stages of one segment ask for together."""
+    """The combined settings of the stages of one segment."""
 
     ray: RayStageSpec
     xenna: XennaStageSpec

@@ -1,4 +1,4 @@
-"""What workers on Ray need and wait for: what each tells about itself, and the samples that come of it."""
+"""Resource use of workers on Ray: what each reports about itself, and the samples derived from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Queues: TypeAlias = Callable[[], tuple[Sequence[int], Sequence[int]]]
 
 @dataclass(frozen=True, slots=True)
 class WorkerUsage:
-    """What a worker was about between the end of one group of tasks and that of the next one.
+    """A worker's activity between the end of one group of tasks and the end of the next.
 
     Attributes:
         worker: Its name.
@@ -54,7 +54,7 @@ class WorkerUsage:
 
 @dataclass(slots=True)
 class _Seen:
-    """A worker as it was last heard of."""
+    """The last known state of a worker."""
 
     number: int
     segment: int
@@ -97,7 +97,7 @@ class Sampler:
                 self._active.discard(name)
 
     def take(self, usages: Iterable[WorkerUsage]) -> None:
-        """Note what workers tell about themselves."""
+        """Record the reports of workers."""
         now = time.monotonic()
         for usage in usages:
             segment = usage.segment
@@ -126,7 +126,7 @@ class Sampler:
         self._active.add(name)
 
     def close(self) -> None:
-        """Tell what has not been told yet."""
+        """Emit what has not been emitted yet."""
         if self._active:
             self._sample()
         self._events.listeners.remove(self)

@@ -67,7 +67,7 @@ class WorkerSpec:
 
 @dataclass(slots=True)
 class WorkerReport:
-    """What a worker tells the driver: ends of tasks, figures, or the error that ends the run.
+    """A worker's report to the driver: ends of tasks, figures, or the error that ends the run.
 
     Attributes:
         ends: Ends of tasks.
@@ -82,7 +82,7 @@ class WorkerReport:
     usage: list[WorkerUsage] = field(default_factory=list)
 
     def add(self, other: WorkerReport) -> None:
-        """Take over the contents of `other`."""
+        """Merge the contents of `other`."""
         self.ends.extend(other.ends)
         self.events.extend(other.events)
         self.error = self.error or other.error
@@ -165,7 +165,7 @@ class SegmentWorker:
         self._worked_at = time.perf_counter()
 
     def end(self, cause: str = "finished") -> None:
-        """Tear the stages down and tell the coordinator; does nothing the second time."""
+        """Tear the stages down and notify the coordinator; does nothing the second time."""
         with self._lock:
             if self._ended or not hasattr(self, "runner"):
                 return
@@ -180,7 +180,7 @@ class SegmentWorker:
 
     @property
     def has_grown(self) -> bool:
-        """Whether it holds so much more memory than after its first task that it should be replaced."""
+        """Whether its memory has grown so much since its first task that it should be replaced."""
         limit = self.spec.max_growth_bytes
         return limit is not None and self._memory - self._first_memory > limit
 
@@ -393,7 +393,8 @@ def overrides(stage: Any, hook: str) -> bool:
 def _missing_code(error: Exception) -> WorkerError:
     return WorkerError(
         f"The code of the stages cannot be loaded on node {ray.get_runtime_context().get_node_id()}: "
-        f"{type(error).__name__}: {error}. What stages import must be on every node: install it there, or send it "
+        f"{type(error).__name__}: {error}. Everything that stages import must be on every node: install it there, or "
+        "send it "
         'along with config={"runtime_env": {"working_dir": "."}} (or "py_modules").',
         cause=str(error),
     )

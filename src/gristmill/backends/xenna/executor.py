@@ -106,7 +106,7 @@ class XennaExecutor(BaseExecutor):
             for name in environment:
                 if name not in ("conda", "env_vars"):
                     raise UsageError(
-                        f"{where} holds {name!r}, which Xenna cannot give to its workers: it takes conda and env_vars. "
+                        f"{where} holds {name!r}, which Xenna cannot pass to workers: it supports conda and env_vars. "
                         "Give it to your own ray.init(runtime_env=...), or use executor='ray_data'.",
                         key=name,
                     )

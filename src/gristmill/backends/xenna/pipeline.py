@@ -154,7 +154,7 @@ class XennaRun:
         cpus = [float(settings.usable_cpus(node)) for node in nodes]
         if not any(cpus):
             raise PlanningError(
-                f"Xenna uses whole processors, and {settings.cpu_allocation_percentage:.0%} of "
+                f"Xenna uses whole CPUs, and {settings.cpu_allocation_percentage:.0%} of "
                 f"{max(node.cpus for node in nodes):g} is less than one. Raise cpu_allocation_percentage.",
                 setting="cpu_allocation_percentage",
             )

@@ -169,4 +169,4 @@ def test_what_is_said_about_memory_names_the_stage() -> None:
         limits = WorkerLimits(None, 10**9, on_memory)  # type: ignore[arg-type]
         told = took_too_much(segment(), status, limits, alone=alone)  # type: ignore[arg-type]
         assert isinstance(told, WorkerError) == fails
-        assert "Stage 'stage' alone took more memory than this run may have (1.0 GB)" in str(told)
+        assert "Stage 'stage' alone used more memory than this run is allowed (1.0 GB)" in str(told)

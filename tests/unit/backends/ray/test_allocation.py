@@ -117,7 +117,7 @@ def _node(cpus: float, gpus: float = 0.0, **others: float) -> Node:
 
 def test_all_of_it_must_be_on_one_node() -> None:
     """Sixteen processors here and a GPU there do not make a node with both."""
-    with pytest.raises(ResourcesError, match="8 CPUs, 1 GPUs, and no node of the cluster has all of it") as caught:
+    with pytest.raises(ResourcesError, match="8 CPUs, 1 GPUs, but no node of the cluster has all of it") as caught:
         check([Request("embed", 8.0, 1.0)], [_node(16.0), _node(4.0, 1.0)], at_once=True)
     assert "The nodes have 16 CPUs; 4 CPUs, 1 GPUs" in str(caught.value)
     assert caught.value.stage == "embed"
