@@ -152,7 +152,7 @@ def test_documents_of_several_schemas_do_not_fit_into_one_parquet_file(tmp_path:
         reader = JsonlReader(str(source), read_kwargs={"batch_bytes": 1 << 20})
         return Pipeline("job", stages=[reader, ParquetWriter(str(tmp_path / output))])
 
-    with pytest.raises(GristmillError, match=r"o.parquet is one file, but its documents need \d"):
+    with pytest.raises(GristmillError, match=r"o.parquet is a single file, but its documents need \d"):
         job("o.parquet").run(here())
     assert not (tmp_path / "o.parquet").exists()
     job("folder").run(here())

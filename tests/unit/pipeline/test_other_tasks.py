@@ -127,7 +127,9 @@ def test_a_none_task_for_documents_drops_them(tmp_path: Path) -> None:
 
 def test_a_writer_gets_documents_or_says_what_it_got(tmp_path: Path) -> None:
     (tmp_path / "away").mkdir()
-    with pytest.raises(StageResultError, match=r"'jsonl_writer' writes documents, but stage 'put_away' gave it a File"):
+    with pytest.raises(
+        StageResultError, match=r"'jsonl_writer' writes documents, but stage 'put_away' passed it a File"
+    ):
         run_lines(tmp_path, ROWS, [stages.PutAway(tmp_path / "away")])
     assert not list((tmp_path / "out").glob("*.jsonl"))
 

@@ -249,7 +249,7 @@ def test_output_of_version_0_1_is_resumed_and_the_code_is_not_compared(
     assert "3 of 3 partitions are done" in _job(tmp_path, mine, words).explain(here())
     again = _job(tmp_path, mine, words).run(executor=here()).report
     assert again.partitions_done_before == 3
-    assert "does not tell whether your code has changed" in " ".join(again.notes)
+    assert "does not say whether your code has changed" in " ".join(again.notes)
     verify(str(tmp_path / "out")).raise_for_problems()
     once_more = _job(tmp_path, mine, words).run(executor=here()).report
     assert (once_more.partitions_done_before, once_more.notes) == (3, ())
@@ -376,7 +376,7 @@ def test_another_pipeline_in_the_same_folder_is_noticed(tmp_path: Path, at: str)
         assert refused == []
     else:
         job.run(executor=here())
-        assert "was made by another plan" in refused[0]
+        assert "was written by another plan" in refused[0]
         verify(str(tmp_path / "out")).raise_for_problems()
 
 

@@ -199,10 +199,13 @@ class _Diagnosis:
         part = share(min(1.0, _number(dearest, "busy_seconds") / max(self.work, 1e-9)))
         if self.start > self.active:
             reason = (
-                f"Most of the time ({duration(self.start)}) went by before the first task; a larger input hides that."
+                f"Most of the time ({duration(self.start)}) passed before the first task; on a larger input this "
+                "matters less."
             )
         else:
-            reason = f"Workers were at work; {self._called(dearest)} took {part} of it. Only more CPU cores would help."
+            reason = (
+                f"Workers were busy; {self._called(dearest)} took {part} of the time. Only more CPU cores would help."
+            )
         return Suggestion("nothing", "Nothing to change.", reason, stage=str(dearest.get("stage")))
 
     def _candidates(self) -> Iterator[Suggestion]:
@@ -240,7 +243,7 @@ class _Diagnosis:
         yield self._made(
             "more_workers",
             change,
-            f"Its {plural(max(1, limit.workers), 'worker')} had no pause, while on average {used:.1f} of "
+            f"Its {plural(max(1, limit.workers), 'worker')} never paused, while on average {used:.1f} of "
             f"{self.processors} processors were in use.",
             active * self._slack(),
             stage=dearest,
@@ -265,7 +268,8 @@ class _Diagnosis:
         )
         yield self._made(
             "split_input",
-            f"Cut the input into smaller parts: blocksize={max(size, 1 << 20)} of the reader, or for compressed files "
+            f"Split the input into smaller parts: blocksize={max(size, 1 << 20)} of the reader, or for compressed "
+            "files "
             "'gristmill split'.",
             reason,
             only.busy_seconds / workers * 1.05,
@@ -291,8 +295,8 @@ class _Diagnosis:
         yield self._made(
             "larger_partitions",
             "Merge small files: blocksize='16MB' of the reader.",
-            f"There are {self._partitions:,} partitions of {size / 1000:.0f} KB on average: {share(max(lost, 0.0))} of "
-            "the time of workers went into beginning and committing them.",
+            f"There are {self._partitions:,} partitions of {size / 1000:.0f} KB on average: {share(max(lost, 0.0))} "
+            "of the workers' time went into starting and committing them.",
             self.active * (1 - 0.8 * max(lost, 0.0)),
             value=16_000_000,
         )
@@ -322,7 +326,7 @@ class _Diagnosis:
                 yield self._made(
                     "filter_first",
                     f"Put {filter_name} in front of {name}.",
-                    f"It drops {share(gone / before)} of the documents on which {name} has spent "
+                    f"It drops {share(gone / before)} of the documents on which {name} spent "
                     f"{duration(_number(costly, 'busy_seconds'))} before.",
                     new * self._slack(),
                     stage=filter_name,

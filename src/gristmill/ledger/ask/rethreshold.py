@@ -138,7 +138,7 @@ def cuts(ledger: Ledger) -> list[Cut]:
     if settings.get("scores") != "all":
         raise UsageError(
             f"{ledger.folder.path} was made with scores={settings.get('scores')!r}, so only the score that decided is "
-            "recorded. Run once with scores='all' (--scores all) to decide again without reading a text."
+            "recorded. Run once with scores='all' (--scores all) to try thresholds without reading any text."
         )
     return [
         Cut(one["stage"], one["filter"], Bounds(one["lower"], one["upper"], one["invert"]), one["parameters"])
@@ -196,7 +196,7 @@ def _asked(name: str, asked: Any, cut: Cut) -> Bounds:
                     f"{name!r} has no bound {key!r}; give {' or '.join(map(repr, own))}.{did_you_mean(key, own)}"
                 )
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise UsageError(f"{name}.{key}={value!r}: give a number, or null for no bound.")
+                raise UsageError(f"{name}.{key}={value!r}: must be a number, or null for no bound.")
             given[sides[key]] = value
         return replace(before, **given)
     if isinstance(asked, bool) or not isinstance(asked, int | float):

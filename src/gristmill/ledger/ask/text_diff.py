@@ -84,18 +84,18 @@ def text_diff(
         try:
             found = source_record(entry, history.row)
             if found is None:
-                diff.notes.append(f"Row {history.row} of partition {history.partition} is not in the input any more.")
+                diff.notes.append(f"Row {history.row} of partition {history.partition} is no longer in the input.")
             else:
                 own = _text(found, text_field, diff, diff.before)
         except (OSError, GristmillError) as error:
-            diff.notes.append(f"The input cannot be read any more: {error}")
+            diff.notes.append(f"The input can no longer be read: {error}")
     if own is not None:
         diff.cuts = _cut_passages(own, history, text_field)
     if own is not None and other is not None:
         diff.equal = own == other
         longest = max(len(own), len(other))
         if max_chars is not None and longest > max_chars and not diff.equal:
-            diff.notes.append(f"The texts differ, but are too long to be compared here ({longest:,} characters).")
+            diff.notes.append(f"The texts differ, but are too long to compare here ({longest:,} characters).")
             return diff
         diff.lines = _unified(own, other, diff)
     return diff
@@ -130,10 +130,10 @@ def _survivor_text(ledger: Ledger, survivor: str, text_field: str, diff: TextDif
         try:
             record = None if entry is None else source_record(entry, kept[0].row)
         except (OSError, GristmillError) as error:
-            diff.notes.append(f"The input of the survivor cannot be read any more: {error}")
+            diff.notes.append(f"The input of the survivor can no longer be read: {error}")
             return None
     if record is None:
-        diff.notes.append(f"The text of the survivor {survivor!r} was found neither in the output nor in the input.")
+        diff.notes.append(f"The text of the survivor {survivor!r} is neither in the output nor in the input.")
         return None
     return _text(record, text_field, diff, diff.after)
 

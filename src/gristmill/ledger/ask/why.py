@@ -201,7 +201,7 @@ class Why:
             if not self.recorded:
                 return (
                     f"Not found: {asked}. This run recorded neither ids nor URLs, because the documents have none in "
-                    "the columns that it was told (--id-field, --url-field). Ask for a document as PARTITION#ROW."
+                    "the columns it looked at (--id-field, --url-field). Use PARTITION#ROW instead."
                 )
             kinds = " or ".join({"ids": "id", "urls": "URL"}[kind] for kind in self.recorded)
             quoted = repr(self.query) if len(self.query) <= _MAX_SHOWN else asked

@@ -207,9 +207,9 @@ def _check_file(
         return [f"{who} cannot be read: {error}."], None
     problems = []
     if size != file.size:
-        problems.append(f"{who} should have {file.size} bytes and has {size}.")
+        problems.append(f"{who} should have {file.size} bytes but has {size}.")
     if "xxh3:" + digest.hexdigest() != file.hash:
-        problems.append(f"{who} is not what was written: its hash differs.")
+        problems.append(f"{who} was changed after it was written: its hash differs.")
     if kind == "data":
         if "documents" not in entry.records:  # else the files hold sequences of tokens, and that record the documents
             problems += _check_rows(folder, file, who, lines + (last != b"\n"))
@@ -235,7 +235,7 @@ def _check_rows(folder: RunFolder, file: FileEntry, who: str, lines: int) -> lis
     except (OSError, ValueError, pa.ArrowException, GristmillError) as error:
         return [f"{who} cannot be read: {error}."]
     if rows != file.rows:
-        return [f"{who} should have {file.rows} rows and has {rows}."]
+        return [f"{who} should have {file.rows} rows but has {rows}."]
     return []
 
 
@@ -400,7 +400,7 @@ def _check_plan(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list
         return [f"{name} is missing, so the plan that made this output is unknown."]
     other = [key for key, entry in entries.items() if entry.plan != plan_digest(plan)]
     if other:
-        return [f"{len(other)} partitions, {other[0]} the first, were not made by the plan in {name}."]
+        return [f"{len(other)} partitions, {other[0]} the first, were not written by the plan in {name}."]
     return []
 
 
@@ -411,7 +411,7 @@ def _check_run(folder: RunFolder, entries: Mapping[str, ManifestEntry], report: 
         return [str(error)]
     name = folder.shown(f"{RECORD_FOLDER}/run.json")
     if run is None:
-        return [f"{name} is missing: the run did not end properly; run again to complete it."]
+        return [f"{name} is missing: the run did not finish; run again to complete it."]
     report.status = str(run.get("status"))
     if report.status != "done":
         return [f"The last run is {report.status!r}, not 'done'; run again to complete it."]
@@ -468,8 +468,7 @@ def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
     was, now = run.get("sealed"), file_hashes(folder)
     was = was if isinstance(was, dict) else {}
     problems += [
-        folder.shown(f"{RECORD_FOLDER}/{file} ")
-        + ("is missing." if file not in now else "is not the one that the run has left.")
+        folder.shown(f"{RECORD_FOLDER}/{file} ") + ("is missing." if file not in now else "was changed after the run.")
         for file in sorted({*was, *now})
         if was.get(file) != now.get(file)
     ]
@@ -493,7 +492,7 @@ def _check_page(folder: RunFolder, listing: Mapping[str, int]) -> list[str]:
     page = folder.read(folder.join(name))
     if page == with_checksum(page[: page.rfind(b"<!-- xxh3:")]):
         return []
-    return [f"{folder.shown(name)} was changed after it was made; make it again with 'gristmill report'."]
+    return [f"{folder.shown(name)} was changed after it was written; rewrite it with 'gristmill report'."]
 
 
 def _check_strays(
@@ -520,9 +519,7 @@ def _check_strays(
     ]
     problems = [f"{folder.shown(name)} {_what_stray(name)}." for name in strays[:_MAX_STRAY]]
     if len(strays) > _MAX_STRAY:
-        problems.append(
-            f"{len(strays) - _MAX_STRAY} more files lie in the output or its record that do not belong to the run."
-        )
+        problems.append(f"{len(strays) - _MAX_STRAY} more files in the output or its record do not belong to the run.")
     return problems
 
 

@@ -173,7 +173,7 @@ def check_conservation(
             unknown.add(stage)
     if unknown:
         raise ConservationError(
-            f"Partition {partition_id!r} has rows of stages that the plan does not have: "
+            f"Partition {partition_id!r} has rows of stages that are not in the plan: "
             f"{', '.join(sorted(unknown))}. The plan has {', '.join(counts)}.",
             partition=partition_id,
             stage=min(unknown),
@@ -288,7 +288,7 @@ def _data_files(folder: RunFolder, partition: Partition, staged_files: Sequence[
         name = posixpath.basename(file.path.replace("\\", "/"))
         if not name.startswith(partition_id):
             raise OutputError(
-                f"The staged file {file.path!r} cannot be given its final name: it must begin with the partition id "
+                f"The staged file {file.path!r} cannot get its final name: it must begin with the partition id "
                 f"{partition_id!r}.",
                 path=file.path,
             )
@@ -296,7 +296,7 @@ def _data_files(folder: RunFolder, partition: Partition, staged_files: Sequence[
         files.append(FileEntry(place, file.size, file.hash, file.rows))
     if folder.ending is not None and len(files) > 1:
         raise OutputError(
-            f"The output {folder.path} is one file, but its documents need {len(files)}, because their columns or "
+            f"The output {folder.path} is a single file, but its documents need {len(files)}, because their columns or "
             "types differ. Write to a folder, or name the columns to write (fields of the writer).",
             path=folder.path,
         )

@@ -73,10 +73,10 @@ def check_dataset(folder: RunFolder, report: VerifyReport, entries: Mapping[str,
     found = {file.path: (file.size, file.hash, file.rows) for entry in entries.values() for file in entry.files}
     for path in sorted(named.keys() | found.keys()):
         if named.get(path) != found.get(path):
-            report.problems.append(f"{path} is not the shard that {shown} names.")
+            report.problems.append(f"{path} is not the shard listed in {shown}.")
     claimed, written = record["totals"]["documents"], sum(entry.rows_written for entry in entries.values())
     if claimed != written or claimed != sum(source["documents"] for source in record["sources"]):
-        report.problems.append(f"{shown} names {claimed} documents; the manifest has {written}.")
+        report.problems.append(f"{shown} lists {claimed} documents; the manifest has {written}.")
     documents = step_folder(documents_path(folder), folder.storage_options)
     if record["documents_digest"] != contents_digest(documents):
         report.problems.append(f"{STEPS_FOLDER}/{DOCUMENTS} is not the table that {shown} was written with.")

@@ -132,8 +132,8 @@ class RunFolder:
             if "/" not in inner.rstrip("/"):
                 whole = "the whole disk" if fs is None else "a whole bucket"
                 raise UsageError(
-                    f"The output {os.fspath(path)} is {whole}, so that the record of the run cannot lie beside it. "
-                    "Write to a folder in it, or name a place for the record with --record (record_path=…).",
+                    f"The output {os.fspath(path)} is {whole}, so the record of the run cannot be stored beside it. "
+                    "Write to a folder in it, or choose a place for the record with --record (record_path=…).",
                     path=self.path,
                 )
 
@@ -190,7 +190,9 @@ class RunFolder:
     def data_path(self, partition_id: str, extension: str) -> str:
         """The output file of a partition; `extension` with its dot, after `~1` for the second of several files."""
         if _UNSAFE.search(extension) or (extension and not extension.startswith((".", "~"))):
-            raise UsageError(f"The extension {extension!r} must begin with a dot and hold no folder.", value=extension)
+            raise UsageError(
+                f"The extension {extension!r} must begin with a dot and must not contain a slash.", value=extension
+            )
         return f"{self.path}/{safe_name(partition_id)}{extension}" if self.ending is None else self.path
 
     # --- work in progress ---
@@ -356,8 +358,8 @@ class RunFolder:
                 fs.mv(self._at(source)[1], inner)
         except FileNotFoundError as error:
             raise OutputError(
-                f"The staged file {source!r} is gone, so {target!r} could not be put in place. Something cleaned the "
-                "staging folder during the run; run again to redo the partition.",
+                f"The staged file {source!r} is gone, so {target!r} could not be put in place. Something deleted "
+                "files from the staging folder during the run; run again to redo the partition.",
                 path=source,
             ) from error
         except OSError as error:
@@ -419,8 +421,8 @@ class RunFolder:
             return
         if self.exists(self.record_path("workflow")):
             raise InputNotFoundError(
-                f"{self.path} holds a list of duplicates, and no documents that a run has written. Run the "
-                "deduplication without --list-only (perform_removal=True), or remove what is listed "
+                f"{self.path} holds a list of duplicates, not documents. Run the "
+                "deduplication without --list-only (perform_removal=True), or remove the listed documents "
                 "(TextDuplicatesRemovalWorkflow).",
                 path=self.path,
             )

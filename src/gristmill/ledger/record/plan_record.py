@@ -34,8 +34,8 @@ _LISTED = 2
 """Stages with the same difference that are written out; more are said in one line."""
 _NAMED = 5
 UNCOMPARED_CODE = (
-    "The finished partitions were made by an earlier version of Gristmill, whose record does not tell whether your "
-    "code has changed since; everything else in the plan is the same. If it has, start over with --fresh (fresh=True)."
+    "The finished partitions were made by an earlier version of Gristmill, whose record does not say whether your "
+    "code has changed since; the rest of the plan is the same. If it has, start over with --fresh (fresh=True)."
 )
 
 
@@ -107,8 +107,8 @@ def check_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
     if differences:
         lines = "\n".join(f"  - {line}" for line in differences)
         raise ResumeError(
-            f"{folder.path} was made by another plan, so its finished partitions cannot be reused:\n{lines}\n"
-            "Start over with --fresh (fresh=True), write to another folder, or go back to the plan as it was.",
+            f"{folder.path} was written by another plan, so its finished partitions cannot be reused:\n{lines}\n"
+            "Start over with --fresh (fresh=True), write to another folder, or restore the previous plan.",
             path=folder.path,
             differences=differences,
         )
@@ -302,7 +302,7 @@ def _what_stays(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | No
     if same == len(names) - 1 and len(new_names) > len(names) and new_names[-1] == names[-1]:
         added = _some(new_names[same:-1])
         return (
-            f"all earlier stages are unchanged and {added} only came after them: run just the new stages with this "
+            f"all earlier stages are unchanged, followed by {added}: run just the new stages with this "
             "output as their input to keep the work already done"
         )
     many = f"the first {same} stages up to {names[same - 1]!r} are unchanged"
@@ -354,8 +354,8 @@ def score_filters(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 )
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise VerificationError(
-                f"The plan of this record does not say what the filters of the stage {stage.get('name')!r} are "
-                f"({type(error).__name__}: {error}). It was edited; run again with --fresh."
+                f"The plan in this record does not say which filters the stage {stage.get('name')!r} has "
+                f"({type(error).__name__}: {error}). It was edited; start over with --fresh (fresh=True)."
             ) from error
     return found
 
@@ -392,7 +392,7 @@ def missing_scores_note(stages: Sequence[Mapping[str, Any]]) -> str | None:
     scoring = max(missing.values(), key=len)
     return (
         f"scores='all': {_listed(scoring)} cannot score what was dropped before {_listed(list(missing))}, because "
-        "stages of your own are not given dropped documents. If they take each document by itself, set "
+        "custom stages do not receive dropped documents. If they handle each document on its own, set "
         "for_dropped = 'run' in their classes ('pass' where they only add columns that no filter reads)."
     )
 

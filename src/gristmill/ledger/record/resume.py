@@ -115,7 +115,7 @@ def decide(
             _check_name(entry, here[entry.partition])
     if other:
         raise ResumeError(
-            f"{len(other)} of {committed} finished partitions ({_some(other)}) were made by another plan. Start "
+            f"{len(other)} of {committed} finished partitions ({_some(other)}) were written by another plan. Start "
             "over with --fresh (fresh=True) or write to another folder.",
             partitions=other,
         )
@@ -182,18 +182,18 @@ def _what_changed(entry: ManifestEntry, partition: Partition) -> str:
     now = {part["relative"]: part for part in partition.to_dict()["ranges"]}
     for name in now:
         if name not in was:
-            return f"{name} is new in it"
+            return f"{name} was added"
     for name, before in was.items():
         after = now.get(name)
         if after is None:
-            return f"{name} is no longer in it"
+            return f"{name} was removed"
         if before["size"] != after["size"]:
             return f"{name} had {before['size']} bytes and now has {after['size']}"
         if before["stamp"] != after["stamp"]:
             return f"{name} was modified since"
         if (before["start"], before["end"]) != (after["start"], after["end"]):
-            return f"{name} is cut elsewhere"
-    return "its files come in another order"
+            return f"{name} is split at other positions"
+    return "its files are in a different order"
 
 
 def _damage(entry: ManifestEntry, sizes: Mapping[str, int]) -> str | None:
@@ -203,7 +203,7 @@ def _damage(entry: ManifestEntry, sizes: Mapping[str, int]) -> str | None:
         if file.path not in sizes:
             return f"{name} is missing from the {where}"
         if sizes[file.path] != file.size:
-            return f"{name} should have {file.size} bytes and has {sizes[file.path]}"
+            return f"{name} should have {file.size} bytes but has {sizes[file.path]}"
     return None
 
 
@@ -220,7 +220,8 @@ def _check_name(entry: ManifestEntry, partition: Partition) -> None:
         if file.path.startswith((f"{plain}.", f"{plain}-")):
             raise ResumeError(
                 f"{partition.ranges[0].path} was written as {file.path}, when no other input file had this name; now "
-                "there is one with another ending. Start over with --fresh (fresh=True), write to another folder, or "
+                "there is one with another extension. Start over with --fresh (fresh=True), write to another folder, "
+                "or "
                 "rename the new file.",
                 partitions=[partition.id],
             )
@@ -233,7 +234,7 @@ def _vanished_error(vanished: Sequence[ManifestEntry], committed: int, partition
     there = [path for path in local if os.path.exists(local_path(path))]
     if local and len(there) == len(local):
         cause = (
-            "Their input files still exist, so this run selects less or cuts differently: look at limit, file_paths, "
+            "Their input files still exist, so this run selects less or splits differently: check limit, file_paths, "
             "blocksize and files_per_partition"
         )
     elif local and not there:

@@ -385,7 +385,7 @@ def find_alarms(
     names = list(stages)
     if names and stages[names[0]].quarantined and not stages[names[0]].rows_out:
         records = sum(stages[names[0]].quarantined.values())
-        found.append(f"Stage {names[0]!r} could read nothing: all {records} records are in quarantine.")
+        found.append(f"Stage {names[0]!r} could not read anything: all {records} records are in quarantine.")
     for name, count in stages.items():
         gone = sum(count.dropped.values())
         if limits.max_dropped_share is not None and count.rows_in >= limits.min_rows:

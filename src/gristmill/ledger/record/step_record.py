@@ -47,7 +47,7 @@ class EarlierStep:
         entry = Manifest(folder).get(partition)
         if entry is None or entry.state != COMMITTED or "rows" not in entry.records:
             raise ConservationError(
-                f"Partition {partition!r} is not in {folder.path}, the step whose output is read. Something removed it "
+                f"Partition {partition!r} is not in {folder.path}, the step that is being read. Something removed it "
                 "during the run; run again.",
                 partition=partition,
             )

@@ -57,7 +57,7 @@ def read_summary(folder: RunFolder) -> dict[str, Any] | None:
         return None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise VerificationError(
-            f"{place} is damaged ({error}). Run the same command again to write it anew.", path=place
+            f"{place} is damaged ({error}). Run the same command again to rewrite it.", path=place
         ) from error
     return dict(found)
 
@@ -84,7 +84,7 @@ def summary_problems(folder: RunFolder, listing: Mapping[str, int]) -> tuple[lis
         name = file["path"]
         names.add(name)
         if name not in listing:
-            problems.append(f"{folder.shown(name)} is missing; run the same command again to write it anew.")
+            problems.append(f"{folder.shown(name)} is missing; run the same command again to rewrite it.")
         elif "xxh3:" + xxhash.xxh3_128_hexdigest(folder.read(folder.join(name))) != file["hash"]:
-            problems.append(f"{folder.shown(name)} is not what was written: its hash differs.")
+            problems.append(f"{folder.shown(name)} was changed after it was written: its hash differs.")
     return problems, names

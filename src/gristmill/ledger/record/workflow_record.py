@@ -108,7 +108,7 @@ def verify_list(folder: RunFolder, report: VerifyReport, verify: Verify) -> Veri
     for key in ("partitions", "files", "bytes", "rows_read", "rows_created", "rows_written", "rows_dropped"):
         setattr(report, key, getattr(found or report, key))
     if record.get("listed") and found is None:
-        report.problems.append(f"{name} is missing or damaged: the list that {folder.shown(WORKFLOW_FILE)} speaks of.")
+        report.problems.append(f"{name} is missing or damaged: the list named in {folder.shown(WORKFLOW_FILE)}.")
     report.status = "done" if record else None
     profile = (folder.relative(folder.record_path(kind)) for kind in ("profile", "profile_page"))
     own = (WORKFLOW_FILE, *profile, *(record.get("files") or ()))
@@ -142,7 +142,7 @@ def check_workflow(
             # A list has a choice of its own, but its steps are those of the output around it.
             if CHOICE in listing and any(name.startswith(_STEPS) and name != CHOICE for name in listing):
                 report.problems.append(
-                    f"{folder.shown(WORKFLOW_FILE)} is missing: the workflow did not end; run it again."
+                    f"{folder.shown(WORKFLOW_FILE)} is missing: the workflow did not finish; run it again."
                 )
             _check_steps(folder, folder.join(_STEPS.rstrip("/")), {}, report, verify)
             return None
@@ -153,7 +153,7 @@ def check_workflow(
         if name not in listing:
             report.problems.append(f"{name} is missing.")
         elif _hash_of(folder.read(folder.join(name))) != expected:
-            report.problems.append(f"{name} is not the one that the workflow has left.")
+            report.problems.append(f"{name} was changed after the workflow.")
     name, proof = record.get("list_folder"), None
     # A list without documents has a record and no files.
     if name and any(path.startswith((f"{name}/", f"{RECORD_FOLDER}/{name}/")) for path in listing):
@@ -204,7 +204,7 @@ def _check_choice(folder: RunFolder, record: Mapping[str, Any]) -> list[str]:
     place = chosen.join(CHOICE)
     known = (record.get("steps") or {}).values()
     if chosen.exists(place) and chosen.read(place).decode(errors="replace") not in known:
-        return [f"{chosen.shown(CHOICE)} names a removal list that none of the steps has made."]
+        return [f"{chosen.shown(CHOICE)} names a removal list that no step has written."]
     return []
 
 
@@ -226,7 +226,7 @@ def _check_steps(
         report.steps += 1
         if name in digests and contents_digest(step) != digests[name]:
             report.problems.append(
-                f"{STEPS_FOLDER}/{name} is not the step by which this output was made; run the workflow again."
+                f"{STEPS_FOLDER}/{name} is not the step that this output was made from; run the workflow again."
             )
 
 

@@ -243,7 +243,7 @@ def test_a_duplicate_is_shown_beside_its_survivor(tmp_path: Path, writer: Any) -
     (tmp_path / "in" / "a.jsonl").unlink()
     gone = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "b"])
     assert gone.exit_code == 0
-    assert "cannot be read any more" in gone.output
+    assert "can no longer be read" in gone.output
 
 
 # --- two runs ---

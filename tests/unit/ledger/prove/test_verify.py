@@ -86,9 +86,14 @@ def _other_reason(values: dict[str, Any]) -> None:
 RECORD = "record"
 """Stands for the record of the output."""
 TAMPERINGS: list[tuple[str, str, Callable[[Path], Any], str]] = [
-    ("byte flipped in data", "part-0.jsonl", _flip, "part-0.jsonl of partition part-0 is not what was written"),
+    (
+        "byte flipped in data",
+        "part-0.jsonl",
+        _flip,
+        "part-0.jsonl of partition part-0 was changed after it was written",
+    ),
     ("file removed", "part-1.jsonl", Path.unlink, "part-1.jsonl of partition part-1 is missing"),
-    ("row removed", "part-0.jsonl", _first_row_removed, "should have 7 rows and has 6"),
+    ("row removed", "part-0.jsonl", _first_row_removed, "should have 7 rows but has 6"),
     ("file added", "part-9.jsonl", lambda path: path.write_text("{}\n"), "part-9.jsonl does not belong to the run"),
     ("file added below", "sub/x", lambda path: path.write_text(""), "sub/x does not belong to the run"),
     ("count edited", f"{RECORD}/manifest/part-0.json", _entry_edited, "does not match its checksum"),
@@ -118,7 +123,12 @@ TAMPERINGS: list[tuple[str, str, Callable[[Path], Any], str]] = [
         "ledger/part-0.parquet of partition part-0 should have",
     ),
     ("ledger removed", f"{RECORD}/ledger/part-1.parquet", Path.unlink, "part-1.parquet of partition part-1 is missing"),
-    ("index flipped", f"{RECORD}/index/part-0.ids", _flip, "part-0.ids of partition part-0 is not what was written"),
+    (
+        "index flipped",
+        f"{RECORD}/index/part-0.ids",
+        _flip,
+        "part-0.ids of partition part-0 was changed after it was written",
+    ),
     (
         "quarantine emptied",
         f"{RECORD}/quarantine/part-0.jsonl",
@@ -153,13 +163,13 @@ TAMPERINGS: list[tuple[str, str, Callable[[Path], Any], str]] = [
         "variables of the plan edited",
         f"{RECORD}/plan.json",
         lambda path: path.write_text(path.read_text().replace("{", '{"variables": {},', 1)),
-        "plan.json is not the one that the run has left",
+        "plan.json was changed after the run",
     ),
     (
         "recipe added",
         f"{RECORD}/recipe.yaml",
         lambda path: path.write_text("name: other"),
-        "recipe.yaml is not the one that the run has left",
+        "recipe.yaml was changed after the run",
     ),
     ("run removed", f"{RECORD}/run.json", Path.unlink, "run.json is missing"),
     ("run damaged", f"{RECORD}/run.json", lambda path: path.write_text("{"), "run.json is damaged"),
@@ -168,7 +178,7 @@ TAMPERINGS: list[tuple[str, str, Callable[[Path], Any], str]] = [
         "plan edited",
         f"{RECORD}/plan.json",
         lambda path: path.write_text(path.read_text().replace("0.1.0", "0.2.0")),
-        "were not made by the plan",
+        "were not written by the plan",
     ),
     (
         "staging left",
@@ -266,4 +276,4 @@ def test_rows_are_counted_in_every_format(tmp_path: Path, extension: str) -> Non
     put(7)
     assert verify(tmp_path).problems == []
     put(8)
-    assert verify(tmp_path).problems == [f"part-0{extension} of partition part-0 should have 8 rows and has 7."]
+    assert verify(tmp_path).problems == [f"part-0{extension} of partition part-0 should have 8 rows but has 7."]

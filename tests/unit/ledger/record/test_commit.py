@@ -88,7 +88,7 @@ def _unheld(trail: Trail) -> None:
         (_reported, "7 rows came out of the last stage 'write', but the writer reported 8"),
         (_undecided, "'words' counts 3 rows dropped for 'too_few_words', but the ledger has 2"),
         (_other_reason, "'words' counts 0 rows dropped for 'other', but the ledger has 3"),
-        (_unknown, "rows of stages that the plan does not have: elsewhere"),
+        (_unknown, "rows of stages that are not in the plan: elsewhere"),
         (_unheld, "'read' counts 1 rows quarantined for 'malformed_json', but the ledger has 0"),
     ],
 )

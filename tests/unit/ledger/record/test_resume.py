@@ -30,7 +30,7 @@ def test_finished_partitions_are_skipped_and_new_ones_done(tmp_path: Path) -> No
         (make_partition("part-1", 1, size=101), "part-1.jsonl had 100 bytes and now has 101"),
         (
             Partition(1, "part-1", (FileRange("/data/part-1.jsonl", "part-1.jsonl", 100, "1", 0, 50, False),)),
-            "part-1.jsonl is cut elsewhere",
+            "part-1.jsonl is split at other positions",
         ),
     ],
 )

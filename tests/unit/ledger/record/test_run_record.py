@@ -124,7 +124,7 @@ def test_stages_without_effect_or_with_too_much_are_alarms() -> None:
 
 def test_an_input_of_which_nothing_can_be_read_raises_an_alarm() -> None:
     stages = {"reader": StageCount(created=3, quarantined={"not_an_object": 2, "nul_byte": 1}), "writer": StageCount()}
-    assert find_alarms(stages) == ["Stage 'reader' could read nothing: all 3 records are in quarantine."]
+    assert find_alarms(stages) == ["Stage 'reader' could not read anything: all 3 records are in quarantine."]
 
 
 @pytest.mark.parametrize("place", ["local", "memory"])

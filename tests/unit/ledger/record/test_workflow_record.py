@@ -78,7 +78,7 @@ def test_what_is_missing_or_foreign_is_named(outputs: dict[str, Path], tmp_path:
     next((record_of(output) / "steps/pairs").glob("*.arrow")).unlink()
     (record_of(output) / FILE).unlink()
     told = str(verify(output))
-    assert "the workflow did not end" in told
+    assert "the workflow did not finish" in told
     assert "steps/notes.txt does not belong" in told
     assert "steps/pairs: " in told
     assert "is missing" in told
@@ -90,7 +90,7 @@ def test_a_step_of_another_run_is_found(outputs: dict[str, Path], tmp_path: Path
     deduplicate(tmp_path / "other", "fuzzy")
     shutil.rmtree(record_of(output) / "steps/clusters")
     shutil.copytree(tmp_path / "other/out.gristmill/steps/clusters", record_of(output) / "steps/clusters")
-    assert any("is not the step by which this output was made" in problem for problem in verify(output).problems)
+    assert any("is not the step that this output was made" in problem for problem in verify(output).problems)
 
 
 def test_deleted_steps_are_no_fault(outputs: dict[str, Path], tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ def test_a_list_without_its_files_is_no_proof(outputs: dict[str, Path], tmp_path
     shutil.rmtree(output / "ExactDuplicateIds")
     told = str(verify(output))
     assert "ExactDuplicateIds: range-00000.parquet of partition range-00000 is missing" in told
-    assert "exact_id_generator.json is not the one" in told
+    assert "exact_id_generator.json was changed" in told
     assert "notes.txt does not belong" in told
 
 
 def test_a_list_is_not_taken_for_the_documents(outputs: dict[str, Path]) -> None:
-    with pytest.raises(InputNotFoundError, match="holds a list of duplicates, and no documents"):
+    with pytest.raises(InputNotFoundError, match="holds a list of duplicates, not documents"):
         RunFolder(outputs["exact"]).require_run()
 
 
