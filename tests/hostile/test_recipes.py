@@ -86,7 +86,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "output in the input": (PLAIN.replace("path: out", "path: in/out"), "is inside the input folder"),
     "output is the disk": (PLAIN.replace("path: out", "path: /"), "is the whole disk"),
     "output holds the input": (PLAIN.replace("path: out", "path: ."), "holds the input file"),
-    "no store": (PLAIN.replace("path: out", "path: 'evil://x'"), "There is no kind of store called 'evil'"),
+    "no store": (PLAIN.replace("path: out", "path: 'evil://x'"), "Unknown kind of store: 'evil'"),
     "two documents": (PLAIN + "---\n" + PLAIN, "this is not valid YAML"),
     "another version": ("%YAML 9.9\n---\n" + PLAIN, "this is not valid YAML"),
     "nothing": ("", "a recipe is a mapping"),

@@ -87,8 +87,8 @@ def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextCo
     if invalid.any():
         row = int(np.argmax(invalid))
         raise InvalidTextError(
-            f"Row {row} of a text column of {len(column)} holds bytes that are not UTF-8. Decode them with the "
-            "encoding they have, or with errors='replace', before they become a text column.",
+            f"Row {row} of a text column of {len(column)} holds bytes that are not UTF-8. Decode them with their "
+            "actual encoding, or with errors='replace', before they become a text column.",
             row=row,
         )
     return TextColumn(data, offsets, valid)

@@ -68,8 +68,8 @@ def output_error(path: str, error: OSError) -> OutputError:
         text = f"Could not write {path!r}: {kind}{known}. Free some space or choose another output path."
     elif error.errno == errno.EFBIG:
         text = (
-            f"Could not write {path!r}: it grows beyond the size that files may have here (see `ulimit -f`, and the "
-            "limits of the file system). Raise that limit, or cut the input into smaller partitions with blocksize."
+            f"Could not write {path!r}: it exceeds the maximum file size here (see `ulimit -f` and the limits of the "
+            "file system). Raise that limit, or split the input into smaller partitions with blocksize."
         )
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         text = f"Could not write {path!r}: {error.strerror}. Grant access to its folder or choose another output path."
@@ -344,4 +344,4 @@ def check_writable(
             except FileNotFoundError:
                 missing = part
         if path.partition(":")[0] in _WITH_BUCKETS:  # elsewhere it is a folder, which is made
-            raise OutputError(f"Cannot write to {path}: there is no bucket {missing!r}. Make it first.", path=path)
+            raise OutputError(f"Cannot write to {path}: there is no bucket {missing!r}. Create it first.", path=path)

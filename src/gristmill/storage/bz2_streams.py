@@ -192,7 +192,7 @@ def index_path(path: str) -> str | None:
 
 
 def _index_offsets(path: str, *, storage_options: StorageOptions) -> list[int]:
-    """Where streams begin, as the index says; empty where there is none or it can't be read."""
+    """Where streams begin, as the index says; empty where there is none or it cannot be read."""
     place = index_path(path)
     if place is None:
         return []

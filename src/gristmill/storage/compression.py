@@ -106,12 +106,12 @@ def open_raw(path: str, *, storage_options: StorageOptions = None) -> Any:
         return StoreFile(path, storage_options)
     except FileNotFoundError as error:
         raise InputNotFoundError(
-            f"The input {path!r} was there when the run was planned and is gone now. Restore it or plan again.",
+            f"The input {path!r} existed when the run was planned but is gone now. Restore it or run again.",
             path=path,
         ) from error
     except PermissionError as error:
         raise InputPermissionError(
-            f"The input {path!r} may not be read: {error}. Grant access to it.", path=path
+            f"The input {path!r} is not readable: {error}. Grant access to it.", path=path
         ) from error
 
 
@@ -300,7 +300,7 @@ class _Member(Protocol):
 _TOLD = {
     "Error -3 while decompressing data: incorrect data check": "its checksum does not match its content",
     "Error -3 while decompressing data: incorrect length check": "its length does not match its content",
-    "Error -3 while decompressing data: incorrect header check": "what follows is not a gzip member",
+    "Error -3 while decompressing data: incorrect header check": "the data that follows is not a gzip member",
 }
 
 

@@ -149,7 +149,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
     """The absolute path on this machine that `path` (plain or ``file://``) names, with ``~`` expanded."""
     text = os.fspath(path)
     if "\0" in text:
-        raise UsageError(f"The path {text!r} has a NUL character, which no file name has.", path=text)
+        raise UsageError(f"The path {text!r} contains a NUL character, which is not valid in file names.", path=text)
     for prefix in _LOCAL_PREFIXES:
         if text.startswith(prefix):
             text = text[len(prefix) :]
@@ -187,7 +187,7 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
         kind = path.partition("://")[0]
         near = did_you_mean(kind, available_protocols())
         raise UsageError(
-            f"There is no kind of store called {kind!r} ({kind}://).{near} Usual ones are s3://, gs://, az:// and "
+            f"Unknown kind of store: {kind!r} ({kind}://).{near} Usual ones are s3://, gs://, az:// and "
             "https://; without '://' a path is on this machine.",
             path=path,
         ) from error
@@ -273,7 +273,7 @@ def survey(
 
     Raises:
         InputNotFoundError: One of the paths matches no file.
-        InputPermissionError: A file or folder may not be read.
+        InputPermissionError: A file or folder is not readable.
 
     Example:
         >>> found = survey("corpus/")  # doctest: +SKIP
@@ -295,7 +295,7 @@ def survey(
         text = os.fspath(entry) if isinstance(entry, (str, os.PathLike)) else None
         if not isinstance(text, str) or not text:
             raise UsageError(
-                f"file_paths contains {entry!r}, which is not a path. Give text or a pathlib.Path.", value=entry
+                f"file_paths contains {entry!r}, which is not a path. Pass a string or a pathlib.Path.", value=entry
             )
         if is_local(text):
             matches = _local_matches(text, allowed)
@@ -448,9 +448,7 @@ def _local_file(path: str, root: str) -> Found:
         raise _forbidden(path) from error
     except OSError as error:
         what = (
-            "file that does not exist"
-            if isinstance(error, FileNotFoundError)
-            else f"place without end: {error.strerror}"
+            "file that does not exist" if isinstance(error, FileNotFoundError) else f"loop of links: {error.strerror}"
         )
         raise InputNotFoundError(
             f"The input {path!r} is a link to a {what}. Remove the link or restore its target.", path=path
@@ -466,7 +464,7 @@ def _local_file(path: str, root: str) -> Found:
 
 def _forbidden(path: str) -> InputPermissionError:
     return InputPermissionError(
-        f"The input {path!r} may not be read by this user. Grant access (chmod a+r on files, a+rx on folders), "
-        "or leave it out of file_paths.",
+        f"The input {path!r} is not readable by the current user. Grant access (chmod a+r on files, a+rx on folders), "
+        "or remove it from file_paths.",
         path=path,
     )

@@ -96,11 +96,9 @@ class HttpFiles:
                 data: bytes = self._received(url, lambda: response.read(max_bytes + 1))
                 announced = _length(response)
             if len(data) > max_bytes:
-                raise DownloadError(
-                    f"{url} has more than {format_size(max_bytes)}, which is not expected here.", url=url
-                )
+                raise DownloadError(f"{url} has more than {format_size(max_bytes)}, more than expected here.", url=url)
             if announced is not None and len(data) != announced:
-                raise _TransientError(f"{len(data)} of {announced} bytes came", answered=True)
+                raise _TransientError(f"{len(data)} of {announced} bytes arrived", answered=True)
             return data
 
         return self._tried(url, attempt)
@@ -119,11 +117,11 @@ class HttpFiles:
                 first, _ = _content_range(response)
                 if response.status != http.client.PARTIAL_CONTENT or first != offset:
                     raise DownloadError(
-                        f"The server of {url} does not give parts of files (asked for {wanted}).", url=url
+                        f"The server of {url} does not serve parts of files (requested {wanted}).", url=url
                     )
                 data: bytes = self._received(url, lambda: response.read(length))
             if len(data) != length:
-                raise _TransientError(f"{len(data)} of {length} bytes came", answered=True)
+                raise _TransientError(f"{len(data)} of {length} bytes arrived", answered=True)
             return data
 
         return self._tried(url, attempt)
@@ -257,7 +255,9 @@ class _Transfer:
                 first, total = _content_range(response)
                 if not have or first != have or _validator(response) != validator:
                     self._forget()
-                    raise _TransientError("the server gave another part of the file than was asked for", answered=True)
+                    raise _TransientError(
+                        "the server sent a different part of the file than was requested", answered=True
+                    )
             else:
                 have = 0  # from the beginning: the file has changed, or the server gives no parts
                 self._begin(_validator(response), total)
@@ -281,7 +281,7 @@ class _Transfer:
             spent = time.monotonic() - since - paused
             if spent > patience:
                 if received < _LEAST_PACE * spent:
-                    told = f"only {received} bytes came in {spent:.0f} s"
+                    told = f"only {received} bytes arrived in {spent:.0f} s"
                     raise _TransientError(told, answered=True)
                 since, received, paused = time.monotonic(), 0, 0.0
 
@@ -417,7 +417,7 @@ def _no_answer(url: str, error: Exception, *, answered: bool) -> Exception:
     if isinstance(reason, OSError) and reason.errno in _DISK:
         return reason
     if isinstance(reason, TimeoutError):
-        return _TransientError("the server was silent for too long", answered=answered)
+        return _TransientError("the server did not respond in time", answered=answered)
     return _TransientError(f"{type(reason).__name__}: {reason}", answered=answered)
 
 
@@ -429,7 +429,7 @@ def _given_up(url: str, error: _TransientError, attempts: int, got: int, *, answ
             "then run the same command again to resume.",
             path=url,
         )
-    kept = f" {format_size(got)} of it are kept, from where a later attempt continues." if got else ""
+    kept = f" {format_size(got)} of it are kept, and the next attempt resumes from there." if got else ""
     return DownloadError(
         f"{url} could not be downloaded {tried}.{kept} Run the same command again later to resume.",
         url=url,

@@ -273,8 +273,8 @@ def json_texts(array: pa.Array) -> pa.LargeStringArray:
         texts = _lists(array, json_texts(array.values), "[]")
     else:
         raise UsageError(
-            f"A column of Arrow type {kind} cannot be written as JSON. Cast it to a string or a number in a stage "
-            "before.",
+            f"A column of Arrow type {kind} cannot be written as JSON. Cast it to a string or a number in an earlier "
+            "stage.",
             type=str(kind),
         )
     if array.null_count and types.is_nested(kind):
@@ -410,8 +410,7 @@ def _checked_json(array: pa.Array) -> pa.LargeStringArray:
         row = int(wrong[0])
         text = array[row].as_py()[:80]
         raise UsageError(
-            f"Row {row} of a column marked as JSON is not JSON: {text!r}. Give valid JSON texts, or strings without the"
-            " mark.",
+            f"Row {row} of a column marked as JSON is not JSON: {text!r}. Use valid JSON, or strings without the mark.",
             row=row,
         )
     # A line end can only be white space here, and would split the line the text is written to.

@@ -151,7 +151,7 @@ class JsonRecords:
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks()
         if array.null_count:
-            raise UsageError("Raw records cannot be null; drop those rows before.", nulls=array.null_count)
+            raise UsageError("Raw records cannot be null; drop those rows first.", nulls=array.null_count)
         array = array.cast(pa.large_binary())
         if not len(array):
             return cls(NO_BYTES, np.empty(0, np.int64), np.empty(0, np.int64))
@@ -390,8 +390,8 @@ class JsonRecords:
             values = values.combine_chunks()
         if len(values) != len(self):
             raise UsageError(
-                f"New values of {name!r} are for {len(values)} rows, but there are {len(self)} records. Give one value"
-                " per record and a mask for the rows that change.",
+                f"New values of {name!r} are for {len(values)} rows, but there are {len(self)} records. Pass one "
+                "value per record and a mask for the rows that change.",
                 field=name,
                 rows=len(values),
                 records=len(self),

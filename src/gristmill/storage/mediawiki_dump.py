@@ -76,8 +76,8 @@ def site_of(path: str, *, language: str | None = None, storage_options: StorageO
     declared = _DECLARATION.search(head)
     if declared is not None:
         told = (
-            f"the file has a document type declaration ({declared[0]}), which no MediaWiki dump has and which can make "
-            "a few bytes expand to gigabytes; it is not read"
+            f"the file has a document type declaration ({declared[0]}), which MediaWiki dumps never have and which "
+            "can expand a few bytes to gigabytes; it is not read"
         )
         return Problem("unsafe_xml", told, declared.start(), head.encode()[: 1 << 16], len(head), True)
     if head and "<mediawiki" not in head and _OPEN.decode() not in head:
@@ -162,11 +162,11 @@ def _pieces(path: str, start: int, end: int, storage_options: StorageOptions) ->
 def _told(broken: BrokenStream) -> Problem:
     place = f"the bzip2 stream at byte {broken.start}"
     if broken.cut:
-        told = f"{place} is cut off: the file ends inside it, and its pages are lost"
+        told = f"{place} is truncated: the file ends inside it, and its pages are lost"
     else:
-        told = f"{place} is damaged: its pages are lost, and reading goes on {format_size(broken.size)} further"
+        told = f"{place} is damaged: its pages are lost, and reading continues {format_size(broken.size)} further"
         if broken.rest:
-            told = f"{place} is damaged, and nothing behind the damage can be read"
+            told = f"{place} is damaged, and nothing after the damage can be read"
     cause = "truncated_file" if broken.cut else "corrupt_archive"
     return Problem(cause, told, -1, b"", broken.size, broken.rest)
 
@@ -238,7 +238,7 @@ class _Cutter:
             yield self._too_large(too_large + len(held))
         elif held.startswith(_OPEN) or (self.check_end and not closed and not any_damage and _END not in held):
             told = "the dump ends inside a page" if held.startswith(_OPEN) else "the dump ends without </mediawiki>"
-            told += ": it was cut off, and what followed is lost"
+            told += ": it is truncated, and the rest is lost"
             yield Problem("truncated_file", told, self._passed, bytes(held[: 1 << 16]), len(held), False)
 
     def _too_large(self, size: int) -> Problem:

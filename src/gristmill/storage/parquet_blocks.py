@@ -270,7 +270,7 @@ def read_parquet_blocks(
         schema = unified_schema(partition.ranges, storage_options=storage_options)
     if fields is not None:
         if not fields:
-            raise UsageError("fields=[] leaves no column. Name at least one, or leave it out to read all.")
+            raise UsageError("fields=[] leaves no column. Name at least one, or omit it to read all.")
         for name in fields:
             if name not in schema.names:
                 known = ", ".join(schema.names)
@@ -350,7 +350,7 @@ class _FileReader:
                 opened = stack.enter_context(open_parquet(self._part.path, storage_options=self._storage_options))
             except _DAMAGE as error:
                 _raise_unless_damage(error)
-                self._report(error, "the footer can't be read", estimated_records(0, 0, self._part.size))
+                self._report(error, "the footer cannot be read", estimated_records(0, 0, self._part.size))
             else:
                 end = self._part.end if self._part.end >= 0 else opened.metadata.num_row_groups
                 there = clean_schema(opened.schema_arrow)
@@ -387,10 +387,10 @@ class _FileReader:
                 del table
         except MemoryError:
             self._cause, row = "record_too_large", group.num_rows - left
-            self._report(None, f"row {row} of row group {number} takes over {format_size(room)} to decode", left)
+            self._report(None, f"row {row} of row group {number} needs over {format_size(room)} to decode", left)
         except _DAMAGE as error:
             _raise_unless_damage(error)
-            self._report(error, f"{left} of the {group.num_rows} rows of row group {number} can't be read", left)
+            self._report(error, f"{left} of the {group.num_rows} rows of row group {number} cannot be read", left)
         else:
             if left > 0:
                 self._report(None, f"row group {number} holds {left} rows fewer than its footer says", left)

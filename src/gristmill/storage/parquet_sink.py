@@ -187,7 +187,7 @@ def concatenate_parquet(
                 target.copy(source, piece.size - length - len(_MAGIC))
                 if target.size != expected:
                     raise InputError(
-                        f"{piece.path!r} is shorter than it was when it was written. Write it again.", path=piece.path
+                        f"{piece.path!r} has been truncated since it was written. Write it again.", path=piece.path
                     )
         target.write(_joined_footer(footers, moves, paths=[piece.path for piece in pieces]))
         return target.publish(rows=sum(piece.rows for piece in pieces))
@@ -225,7 +225,7 @@ def _split_footer(tail: bytes, *, path: str) -> tuple[int, _Struct]:
     length = int.from_bytes(tail[-8:-4], "little")
     if len(tail) < length + 8:
         raise InputError(
-            f"The footer of {path!r} claims {length} bytes, more than there are. Write it again.", path=path
+            f"The footer of {path!r} claims {length} bytes, more than the file has. Write it again.", path=path
         )
     return length + 8, _Decoder(tail[-8 - length : -8]).struct()
 
@@ -244,7 +244,7 @@ def _joined_footer(footers: Sequence[_Struct], moves: Sequence[int], *, paths: S
     for footer, move, path in zip(footers, moves, paths, strict=True):
         if _unchanging(footer) != _unchanging(joined):
             raise InputError(
-                f"{paths[0]!r} and {path!r} differ in schema, metadata or writer and can't be joined. "
+                f"{paths[0]!r} and {path!r} differ in schema, metadata or writer and cannot be joined. "
                 "Write both with one version and one schema.",
                 path=path,
             )
@@ -274,7 +274,7 @@ def _move(group: _Struct, move: int, *, ordinal: int, path: str) -> None:
             or _get(meta, _META_BLOOM_OFFSET) is not None
         ):
             raise InputError(
-                f"{path!r} has page indexes or bloom filters, which can't be joined by copying.", path=path
+                f"{path!r} has page indexes or bloom filters, which cannot be joined by copying.", path=path
             )
         _shift(chunk, _CHUNK_OFFSET, move)
         for number in _META_OFFSETS:

@@ -275,7 +275,7 @@ def make_partitions(
     """
     if files_per_partition is not None and blocksize is not None:
         raise UsageError(
-            f"files_per_partition={files_per_partition} and blocksize={blocksize!r} exclude each other. Give one.",
+            f"files_per_partition={files_per_partition} and blocksize={blocksize!r} are mutually exclusive. Use one.",
             files_per_partition=files_per_partition,
             blocksize=blocksize,
         )
@@ -285,11 +285,9 @@ def make_partitions(
             raise UsageError(f"{name}={value!r} must be a whole number of at least {least}.", value=value)
     block_bytes = None if blocksize is None else parse_size(blocksize, name="blocksize")
     if block_bytes == 0:
-        raise UsageError(
-            "blocksize=0 cannot hold anything. Give a size such as '128MB', or leave it out.", value=blocksize
-        )
+        raise UsageError("blocksize=0 cannot hold anything. Use a size such as '128MB', or omit it.", value=blocksize)
     if format not in FORMATS:
-        raise UsageError(f"format={format!r} is not known. Use one of {', '.join(FORMATS)}.", value=format)
+        raise UsageError(f"format={format!r} is unknown. Use one of {', '.join(FORMATS)}.", value=format)
 
     ordered = sorted(files, key=attrgetter("relative"))
     groups: list[tuple[str, tuple[FileRange, ...]]] = []

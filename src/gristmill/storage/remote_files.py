@@ -63,7 +63,7 @@ def remote_matches(url: str, allowed: tuple[str, ...], storage_options: StorageO
             return _remote_search(fs, url, inner, allowed)
     except PermissionError as error:
         raise InputPermissionError(
-            f"The input {url!r} may not be read: {error}. Check the credentials in storage_options.", path=url
+            f"The input {url!r} is not readable: {error}. Check the credentials in storage_options.", path=url
         ) from error
     except ValueError as error:
         if isinstance(error, UsageError):

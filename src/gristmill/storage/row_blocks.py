@@ -245,7 +245,7 @@ def count_rows(path: str, *, size: int, storage_options: StorageOptions = None) 
     """
     kind = format_of(path)
     if kind is None:
-        raise InputError(f"{path!r} has the name of no known format.", path=path)
+        raise InputError(f"{path!r} does not have the extension of a known format.", path=path)
     part = FileRange(path, path, size, "", 0, -1, True, reading_of(kind, {}))
     blocks = read_row_blocks(Partition(0, "count", (part,)), storage_options=storage_options)
     return sum(block.table.num_rows + len(block.bad) for block in blocks)

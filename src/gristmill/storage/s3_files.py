@@ -73,7 +73,7 @@ def facts_of(fs: Any, url: str) -> dict[str, Any]:
         raise DownloadMissingError(f"{url} does not exist. Check the address.", url=url) from error
     except PermissionError as error:
         raise DownloadError(
-            f"{url} may not be read with the credentials of this environment: {error}. Buckets such as Common Crawl's "
+            f"{url} is not readable with the credentials of this environment: {error}. Buckets such as Common Crawl's "
             "and arXiv's need those of an AWS account (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile).",
             url=url,
         ) from error

@@ -136,8 +136,7 @@ def _check_names(schema: pa.Schema, source: str) -> None:
     if twice is not None:
         first, second, *_ = (field.type for field in schema if field.name == twice)
         raise SchemaConflictError(
-            f"{source!r} has several columns named {twice!r}, which nothing can tell apart. Write the file again with "
-            "names of their own.",
+            f"{source!r} has several columns named {twice!r}, which is ambiguous. Rewrite the file with unique names.",
             column=twice,
             first_file=source,
             first_type=str(first),

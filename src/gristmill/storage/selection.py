@@ -50,9 +50,11 @@ class Selection:
     def __post_init__(self) -> None:
         sample, most = self.sample, self.max_documents
         if sample is not None and (isinstance(sample, bool) or not 0 < sample <= 1):
-            raise UsageError(f"sample={sample!r}: give a share of the documents, above 0 and up to 1.", value=sample)
+            raise UsageError(
+                f"sample={sample!r}: must be a share of the documents, above 0 and at most 1.", value=sample
+            )
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            raise UsageError(f"max_documents={most!r}: give a whole number of at least 1.", value=most)
+            raise UsageError(f"max_documents={most!r}: must be a whole number of at least 1.", value=most)
 
     def __str__(self) -> str:
         sample = "" if self.sample is None else f"a sample of {self.sample:g} of the documents (seed {self.seed})"

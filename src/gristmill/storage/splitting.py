@@ -38,7 +38,7 @@ def split_file(
     the end.
 
     Args:
-        path: The file to cut.
+        path: The file to split.
         output: A folder, made if needed.
         target_size: Of each part, uncompressed for JSONL and as stored for Parquet; a longer line or row group still
             makes one part.
@@ -51,14 +51,14 @@ def split_file(
     source = os.fspath(path)
     target = parse_size(target_size, name="target_size")
     if target < 1:
-        raise UsageError("target_size=0 cannot hold anything. Give a size such as '128MB'.", value=target_size)
+        raise UsageError("target_size=0 cannot hold anything. Use a size such as '128MB'.", value=target_size)
     if is_local(source) and not os.path.isfile(local_path(source)):
         what = "is a folder; give one file" if os.path.isdir(local_path(source)) else "does not exist"
-        raise InputNotFoundError(f"The file to cut, {source!r}, {what}.", path=source)
+        raise InputNotFoundError(f"The file to split, {source!r}, {what}.", path=source)
     name = source.rstrip("/").rpartition("/")[2]
     if kinds_of([source], storage_options=storage_options).get(source) == "json_array":
         raise InputError(
-            f"{source} is one JSON array, which has no lines to split at. Make lines of it first: jq -c '.[]'",
+            f"{source} is one JSON array, which has no lines to split at. Convert it to JSONL first: jq -c '.[]'",
             path=source,
         )
     splitter = _split_parquet if has_extension(name, (".parquet",)) else _split_jsonl
@@ -157,7 +157,7 @@ def _split_jsonl(path: str, parts: _Parts, target: int, storage_options: Storage
                 begin = end
     except DamagedArchiveError as error:
         raise InputError(
-            f"{path!r} can't be split: {error}. Repair it, or read it as it is: a run with --salvage keeps what comes "
+            f"{path!r} cannot be split: {error}. Repair it, or read it unsplit: a run with --salvage keeps everything "
             "before the damage.",
             path=path,
             cause=error.cause,
@@ -180,5 +180,5 @@ def _split_parquet(path: str, parts: _Parts, target: int, storage_options: Stora
                 parts.open_rows(schema).finish()
     except pa.ArrowException as error:
         raise InputError(
-            f"{path!r} can't be split: {error}. Check that it is a complete Parquet file.", path=path
+            f"{path!r} cannot be split: {error}. Check that it is a complete Parquet file.", path=path
         ) from error

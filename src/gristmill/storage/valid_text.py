@@ -41,8 +41,8 @@ def require_valid_text(table: pa.Table) -> pa.Table:
     rows, name = np.flatnonzero(found[0]), found[1]
     more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
     raise InvalidTextError(
-        f"Column {name!r} holds bytes that are not UTF-8, in row {rows[0]}{more} of {table.num_rows}. Decode them with "
-        "the encoding they have, or with errors='replace', before they become a text column.",
+        f"Column {name!r} holds bytes that are not UTF-8, in row {rows[0]}{more} of {table.num_rows}. Decode them "
+        "with their actual encoding, or with errors='replace', before they become a text column.",
         column=name,
         row=int(rows[0]),
     )

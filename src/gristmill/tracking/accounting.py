@@ -226,7 +226,7 @@ def _count_documents(stage: Stage, names: Sequence[str], entry: Entry, exits: Se
     missing = entry.items - int(seen.sum())
     if explained > missing:
         raise ConservationError(
-            f"Stage {stage.name!r} says that it dropped {explained} rows of {entry.task.task_id or 'a batch'}, but "
+            f"Stage {stage.name!r} reports that it dropped {explained} rows of {entry.task.task_id or 'a batch'}, but "
             f"only {missing} of {entry.items} are gone. Use the batch that drop() returns."
         )
     if explained < missing:

@@ -228,9 +228,9 @@ class View:
         if found.record is None and history.status == KEPT:
             other = self.texts.output(entry, row, history.id)
             if other.record is not None:
-                side, found = "output", dataclasses.replace(other, note=f"{found.note} Shown is the output.")
+                side, found = "output", dataclasses.replace(other, note=f"{found.note} Showing the output.")
         if found.record is None and history.quarantine:
-            found = dataclasses.replace(found, note="No text: above is what the quarantine has kept of the record.")
+            found = dataclasses.replace(found, note="No text: the quarantined part of the record is shown above.")
         label = self.labels.get(partition, row, entry.fingerprint)
         return {
             "ref": ref,

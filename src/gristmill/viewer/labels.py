@@ -130,9 +130,9 @@ def _append(path: str, line: bytes) -> None:
 def _why_not_writable(path: str, *, given: bool) -> str:
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
-        return f"There is no folder {folder} for the labels. Make it, or name another file with --labels FILE."
+        return f"There is no folder {folder} for the labels. Create it, or name another file with --labels FILE."
     if os.path.isdir(path):
-        return f"{path} is a folder, so no labels can be kept in it. Name a file with --labels FILE."
+        return f"{path} is a folder, so labels cannot be saved in it. Name a file with --labels FILE."
     if os.access(path if os.path.exists(path) else folder, os.W_OK):
         return ""
     other = "another file" if given else "a file"

@@ -56,7 +56,7 @@ class Cursor:
             return cls()
         partition, _, row = text.rpartition("#")
         if partition not in catalog.partitions or not (row.isascii() and row.isdigit() and len(row) <= 18):
-            raise UsageError(f"There is no place {text!r} in this run.")
+            raise UsageError(f"There is no position {text!r} in this run.")
         return cls(partition, int(row))
 
 
@@ -165,7 +165,7 @@ class Search:
                 for end, rows in self._rows(entry, first):
                     yield name, rows, Cursor(name, end) if end < facts.rows else behind
             except _DAMAGE as error:
-                self._problems.append(f"Partition {name} was not searched to its end: {first_line(error)}")
+                self._problems.append(f"Partition {name} was searched only in part: {first_line(error)}")
             yield name, _NO_ROWS, behind
         yield "", _NO_ROWS, None
 

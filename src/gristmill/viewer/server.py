@@ -72,7 +72,9 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
-            why = {errno.EADDRINUSE: "is in use", errno.EACCES: "may not be used by this user"}.get(error.errno or 0)
+            why = {errno.EADDRINUSE: "is in use", errno.EACCES: "is not allowed for the current user"}.get(
+                error.errno or 0
+            )
             told = why or f"cannot be used ({error.strerror or error})"
             raise UsageError(f"Port {port} on {HOST} {told}. Choose another --port, or 0 for any free one.") from error
         self.cookie = f"gristmill-view-{self.server_port}"

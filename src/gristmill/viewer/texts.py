@@ -88,7 +88,7 @@ class Texts:
                 doubt = note
                 known = int(hashes[row]) if hashes is not None and row < len(hashes) else 0
                 if known and record is not None and _is_other(record.get(self.id_field), known):
-                    doubt = f"{file} has changed since the run: this is not the document that the run has read."
+                    doubt = f"{file} has changed since the run: this is not the document that was read."
                 if record is None:
                     doubt = "The record is not a JSON object."
                 missing.remove(row)

@@ -198,5 +198,5 @@ def test_json_that_is_not_jsonl_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text('["fine", "texts"]\n')
     result = run("run", "english", tmp_path / "in.json", tmp_path / "out", "--workers", 0)
     assert result.exit_code == 3
-    assert "'jsonl_reader' could read nothing: all 1 records are in quarantine" in " ".join(result.output.split())
+    assert "'jsonl_reader' could not read anything: all 1 records are in quarantine" in " ".join(result.output.split())
     assert "one whole object per line" in " ".join(run("quarantine", tmp_path / "out").stdout.split())

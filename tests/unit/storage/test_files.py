@@ -175,7 +175,7 @@ def test_pipes_and_dangling_links_are_said(tree):
 def test_unreadable_files_are_said(tree, monkeypatch):
     # Root may read everything, so the answer of the system is played here.
     monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("a.jsonl"))
-    with pytest.raises(InputPermissionError, match=r"a\.jsonl.*may not be read") as caught:
+    with pytest.raises(InputPermissionError, match=r"a\.jsonl.*is not readable") as caught:
         list_files(tree, extensions=".jsonl")
     assert isinstance(caught.value, PermissionError)
 

@@ -328,7 +328,7 @@ def test_a_row_that_never_fits_sets_the_rest_of_its_row_group_aside_or_the_file(
     assert [number for block in blocks for number in block.table["id"].to_pylist()] == [*range(4), *range(10, 20)]
     (bad,) = [one for block in blocks for one in block.bad]
     assert (bad.cause, bad.lost) == ("record_too_large", 6)
-    assert "row 4 of row group 0 takes over" in bad.told
+    assert "row 4 of row group 0 needs over" in bad.told
     with pytest.raises(DamagedArchiveError, match="row 4 of row group 0"):
         list(read_parquet_blocks(partition_of(tmp_path / "in"), strict=True))
 

@@ -261,7 +261,7 @@ def test_only_known_formats_and_options_are_read(tmp_path: Path) -> None:
     write(tmp_path, a_txt=b"x")
     for reading in ('{"format": "os"}', "[]", "not json", '{"format": "text", "no": 1}', '{"format": "../x"}'):
         (partition,) = make_partitions(list_files(tmp_path, extensions=".txt"), format="text", reading=reading)
-        with pytest.raises(InputError, match="is to be read as"):
+        with pytest.raises(InputError, match="should be read as"):
             list(read_row_blocks(partition))
     with pytest.raises(UsageError, match="block_bytes=0"):
         read_row_blocks(partition_of(tmp_path, "text"), block_bytes=0)

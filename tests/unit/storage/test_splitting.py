@@ -56,7 +56,7 @@ def test_compressed_input_gives_compressed_parts(tmp_path):
 def test_a_damaged_archive_leaves_no_parts(tmp_path):
     data = b"".join(b'{"n": %d}\n' % n for n in range(100_000))
     (tmp_path / "big.jsonl.gz").write_bytes(gzip.compress(data)[:-100])
-    with pytest.raises(InputError, match="can't be split"):
+    with pytest.raises(InputError, match="cannot be split"):
         split_file(tmp_path / "big.jsonl.gz", tmp_path / "out", target_size=3000)
     assert list((tmp_path / "out").iterdir()) == []
 

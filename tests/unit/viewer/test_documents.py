@@ -172,10 +172,10 @@ def test_an_input_that_is_gone(tmp_path: Path) -> None:
     kept = view.document("a#7")
     assert kept["side"] == "output"
     assert kept["text"].endswith("number14")
-    assert kept["note"].endswith("Shown is the output.")
+    assert kept["note"].endswith("Showing the output.")
     answer = view.search({"text": "fox"})
     assert answer["hits"] == []
-    assert all("was not searched" in problem for problem in answer["problems"])
+    assert all("was searched only in part" in problem for problem in answer["problems"])
     assert len(view.search({"status": "dropped"})["hits"]) == 6
     assert list(view.export()) == [None]
 
@@ -189,7 +189,7 @@ def test_an_input_that_has_changed(whole_output: Path, tmp_path: Path) -> None:
     source.write_text("".join([lines[1], lines[0], *lines[2:]]))
     view = View(RunFolder(output))
     assert view.document("a#0")["note"] == (
-        "a.jsonl has changed since the run: this is not the document that the run has read."
+        "a.jsonl has changed since the run: this is not the document that was read."
     )
     assert view.document("a#2")["note"] == ""
     source.write_text("".join(lines[:2]))
@@ -317,7 +317,7 @@ def test_a_damaged_file_and_a_step_of_a_deduplication(tmp_path: Path, sample_pat
     hits = view.search({"status": "quarantined"})["hits"]
     assert [hit["reason"] for hit in hits] == ["truncated_file"]
     document = view.document(hits[0]["ref"])
-    assert document["note"] == "No text: above is what the quarantine has kept of the record."
+    assert document["note"] == "No text: the quarantined part of the record is shown above."
     assert document["quarantine"][0]["cause"] == "truncated_file"
     assert len(view.search({"status": "dropped"})["hits"]) == view.count({"status": "duplicate"})["count"] > 0
     steps = [

@@ -90,7 +90,7 @@ def rows_of(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
     try:
         rows: Rows = reader.read_rows(part, storage_options=storage_options, **options)
     except TypeError as error:
-        raise InputError(f"{part.path} is to be read as {part.reading!r}: {error}.") from error
+        raise InputError(f"{part.path} should be read as {part.reading!r}: {error}.") from error
     return rows
 
 
@@ -114,5 +114,5 @@ def _reader_of(path: str, reading: str) -> tuple[ModuleType, dict[str, Any]]:
         options = json.loads(reading)
         module = _MODULES[options.pop("format")]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise InputError(f"{path} is to be read as {reading!r}, which is not a known format.") from error
+        raise InputError(f"{path} should be read as {reading!r}, which is not a known format.") from error
     return importlib.import_module(f"{__name__}.{module}"), options

@@ -66,7 +66,7 @@ def read_rows(
         yield Broken("corrupt_archive", str(error), rest=True)
         return
     except (tarfile.TarError, zipfile.BadZipFile) as error:
-        yield Broken("corrupt_archive", f"the archive can't be read further: {error}", rest=True)
+        yield Broken("corrupt_archive", f"the archive cannot be read further: {error}", rest=True)
         return
     if not found and skipped:
         listed = ", ".join(f"{count} × {ending}" for ending, count in skipped.most_common(5))
@@ -86,7 +86,7 @@ def _documents(source: ByteSource, name: str, kind: str, document: str, text_fie
             yield from documents_of(TextSource(source, encoding), name, document=document, text_field=text_field)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
         if isinstance(source, _Counted) and source.of_zip:
-            yield Broken("corrupt_archive", f"the member {name} can't be read: {error}")
+            yield Broken("corrupt_archive", f"the member {name} cannot be read: {error}")
             return
         raise
 
@@ -149,7 +149,7 @@ def _zip_members(raw: IO[bytes], budget: list[int]) -> Iterator[tuple[str, ByteS
             try:
                 member = archive.open(info)
             except (zipfile.BadZipFile, NotImplementedError, zlib.error) as error:
-                yield Broken("corrupt_archive", f"the member {info.filename} can't be read: {error}")
+                yield Broken("corrupt_archive", f"the member {info.filename} cannot be read: {error}")
                 continue
             with member:
                 yield info.filename, _Counted(member, budget, of_zip=True)

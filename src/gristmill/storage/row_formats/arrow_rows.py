@@ -39,7 +39,7 @@ def _batches(part: FileRange, storage_options: StorageOptions) -> Rows:
                 opened = pa.ipc.open_stream(raw)
                 numbers = None
         except (pa.ArrowInvalid, OSError) as error:
-            yield Broken("corrupt_arrow", f"the header can't be read: {_first_line(error)}", 0, magic, rest=True)
+            yield Broken("corrupt_arrow", f"the header cannot be read: {_first_line(error)}", 0, magic, rest=True)
             return
         if numbers is None:
             try:
@@ -52,7 +52,7 @@ def _batches(part: FileRange, storage_options: StorageOptions) -> Rows:
             try:
                 batch = opened.get_batch(number)
             except (pa.ArrowInvalid, OSError) as error:
-                told = f"batch {number} of {len(numbers)} can't be read: {_first_line(error)}"
+                told = f"batch {number} of {len(numbers)} cannot be read: {_first_line(error)}"
                 yield Broken("corrupt_arrow", told, rest=True)
                 return
             yield _plain_table(batch)

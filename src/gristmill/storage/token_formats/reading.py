@@ -75,7 +75,7 @@ class ShardTokens:
     def _megatron(self) -> _Opened:
         with open(self.path.removesuffix(".bin") + ".idx", "rb") as file:
             if file.read(len(INDEX_HEADER)) != INDEX_HEADER:
-                raise ValueError("its .idx does not begin as one of Megatron's")
+                raise ValueError("its .idx does not have Megatron's header")
             _, code, count, _ = struct.unpack("<QBQQ", file.read(25))
             lengths = np.frombuffer(file.read(4 * count), "<i4").astype(np.int64)
         dtype = {code: name for name, code in DTYPE_CODES.items()}[code]
@@ -138,7 +138,7 @@ class ShardTokens:
         if not os.path.isfile(index):
             raise InputNotFoundError(
                 f"{self.path} has neither an .idx (Megatron) nor an {INDEX_NAME} (LitData) beside it, so the type of "
-                "its tokens is not known.",
+                "its tokens is unknown.",
                 path=self.path,
             )
         with open(index, encoding="utf-8") as file:

@@ -304,10 +304,13 @@ class TestRuns:
     @pytest.mark.parametrize(
         ("name", "match"),
         [
-            ("out/index.json", "index.json is not what was written"),
-            ("out/a.mds", "a.mds of partition a is not what was written"),
-            ("out.gristmill/documents/a.parquet", "documents/a.parquet of partition a is not what was written"),
-            ("out.gristmill/summary.json", "summary.json is not the one"),
+            ("out/index.json", "index.json was changed after it was written"),
+            ("out/a.mds", "a.mds of partition a was changed after it was written"),
+            (
+                "out.gristmill/documents/a.parquet",
+                "documents/a.parquet of partition a was changed after it was written",
+            ),
+            ("out.gristmill/summary.json", "summary.json was changed after"),
         ],
     )
     def test_verify_notices_changes(self, source: Path, tokenizer: Path, tmp_path: Path, name: str, match: str) -> None:
@@ -373,5 +376,5 @@ def test_token_counter(source: Path, tokenizer: Path) -> None:
 
 
 def test_an_output_that_is_one_file_cannot_have_two_shards(source: Path, tokenizer: Path, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="one file"):
+    with pytest.raises(OutputError, match="single file"):
         run(source / "a.jsonl", TokenWriter(str(tmp_path / "x.parquet"), str(tokenizer), "parquet", shard_tokens=5))
