@@ -250,7 +250,7 @@ def test_input_changed(tmp_path: Path, when: str, change: Callable[[Path], None]
             assert "f11.jsonl was changed during the run" in said.err, said
             assert not (output / "f11.jsonl").exists()
         elif change is vanish:
-            assert "f11.jsonl' was there when the run was planned and is gone" in said.err, said
+            assert "f11.jsonl' existed when the run was planned but is gone" in said.err, said
         else:
             assert said.code == 0, said
     again = mill.run(mill.command(output, "--error-budget", "none", recipe="whole.yaml"))

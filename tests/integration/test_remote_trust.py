@@ -58,7 +58,7 @@ def test_a_file_that_is_lost_during_the_run(root: Path, workers: int) -> None:
     os.rename(aside, root.parent / "not-yet")
     _run(_job(root, "whole"), workers)
     os.rename(root.parent / "not-yet", aside)
-    with pytest.raises(StageFailedError, match=rf"part-{FILES - 1:03}.jsonl' was there when the run") as caught:
+    with pytest.raises(StageFailedError, match=rf"part-{FILES - 1:03}.jsonl' existed when the run") as caught:
         _run(_job(root, "out"), workers)
     assert "run the same command again" in str(caught.value)
     assert "ignore_failures" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What happened: counts, decisions, the manifest of committed partitions, and the questions one can ask of them."""
+"""What happened: counts, decisions, the manifest of committed partitions, and queries over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Performance records of stages, as they ride on tasks and as they are added up afterwards."""
+"""Performance records of stages, as carried by tasks and as aggregated afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIGURES = ("process_time", "actor_idle_time", "input_data_size_mb", "num_items_
 
 @dataclass(slots=True)
 class StagePerfStats:
-    """What one call of a stage cost.
+    """The cost of one call of a stage.
 
     Stages that share a worker share its times: `actor_idle_time`, the seconds for which the worker had waited for the
     input, is in the record of the first of them.
@@ -55,7 +55,7 @@ class StagePerfStats:
         return self if isinstance(other, int) else other + self
 
     def reset(self) -> None:
-        """Set all figures back to zero."""
+        """Reset all figures to zero."""
         self.process_time = self.actor_idle_time = self.input_data_size_mb = 0.0
         self.num_items_processed = 0
         self.custom_metrics = {}
@@ -88,7 +88,7 @@ class StageTimer:
         self._last_end: float | None = None
 
     def reinit(self, stage_input_size: int = 1) -> None:
-        """Begin a new record for an input of this many bytes; the idle time since the last call counts into it."""
+        """Start a new record for an input of this many bytes; includes the idle time since the last call."""
         idle = 0.0 if self._last_end is None else time.perf_counter() - self._last_end
         size = stage_input_size / 2**20
         self._stats = StagePerfStats(self.stage_name, actor_idle_time=idle, input_data_size_mb=size)
@@ -112,10 +112,10 @@ class StageTimer:
 
 
 class TaskPerfUtils:
-    """Adds up the performance records that tasks carry.
+    """Aggregates the performance records that tasks carry.
 
-    Each method takes a list of tasks, the result of a workflow, or a mapping of pipelines' names to tasks. A record
-    that several tasks share, because one call returned them all, counts once.
+    Each method takes a list of tasks, the result of a workflow, or a mapping from pipeline names to tasks. A record
+    shared by several tasks, because one call returned them all, counts once.
     """
 
     @staticmethod
@@ -153,7 +153,7 @@ class TaskPerfUtils:
 
     @staticmethod
     def get_unique_stage_stat(tasks: Any, stage_name: str, stat: str, pipeline_name: str | None = None) -> float:
-        """The sum of one figure of the stage of this very name, in all pipelines or one."""
+        """The sum of one figure of the stage with exactly this name, in all pipelines or one."""
         pipelines = _by_pipeline(tasks)
         chosen = pipelines.values() if pipeline_name is None else [pipelines.get(pipeline_name, [])]
         metrics = TaskPerfUtils.collect_stage_metrics(list(chain.from_iterable(chosen))).get(stage_name, {})
@@ -189,7 +189,7 @@ def _records(tasks: Iterable[Any]) -> Iterator[StagePerfStats]:
 
 
 def model_usage(custom: Mapping[str, float], busy_s: float) -> str:
-    """What a stage asked of a language model in a run, and what that cost, as a sentence.
+    """A sentence on a stage's use of a language model in a run, and its cost.
 
     Example:
         >>> model_usage({"llm_requests": 2, "llm_prompt_tokens": 30, "llm_completion_tokens": 10, "llm_cost": 0.5}, 4)

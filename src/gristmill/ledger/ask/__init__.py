@@ -1,1 +1,1 @@
-"""Questions to the ledger of a finished run."""
+"""Queries over the ledger of a finished run."""

@@ -1,7 +1,7 @@
-"""What limited a run, and the one change that would help most, from the record of the run.
+"""The bottleneck of a run, and the one change that would help most, from the record of the run.
 
-Every suggestion says how long the run would have taken with it. The model is simple: segments work side by side, so a
-run takes as long as the one with the most work per worker, and start-up comes on top.
+Every suggestion says how long the run would have taken with it. The model is simple: segments work in parallel, so a
+run takes as long as the one with the most work per worker, plus start-up.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Any
 from gristmill.figures import duration, plural, share
 
 TEXT = "text"
-"""The column that every reader provides; other columns may come from the stage that a filter would be put in front
-of."""
+"""The column that every reader provides; other columns may come from the stage that a filter would be moved before."""
 LEAST_GAIN = 0.1
-"""Smaller gains are not worth a change, nor certain."""
+"""Smaller gains are neither worth a change nor certain."""
 _BUSY = 0.6
 _CHEAPER = {"gz": 0.2, "gzip": 0.2, "bz2": 0.05, "brotli": 0.3}
-"""What Zstandard takes of the time of other compressions, about."""
+"""Approximate time of Zstandard relative to other compressions."""
 _SMALL_PARTITION = 1 << 20
 _LEAST_SECONDS = 1.0
 _FIELDS = ("starved_seconds", "blocked_seconds", "starting_seconds")
@@ -28,7 +27,7 @@ _FIELDS = ("starved_seconds", "blocked_seconds", "starting_seconds")
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """What the workers of a segment did.
+    """The activity of a segment's workers.
 
     Attributes:
         stages: Its stages.
@@ -53,13 +52,13 @@ class SegmentState:
 
     @property
     def per_worker(self) -> float:
-        """Seconds of work for each worker."""
+        """Seconds of work per worker."""
         return self.busy_seconds / max(1, self.workers)
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """One change of a run.
+    """A suggested change to a run.
 
     Attributes:
         kind: `more_workers`, `split_input`, `larger_partitions`, `filter_first`, `faster_compression`,
@@ -104,7 +103,7 @@ def suggestion(
 
 
 def segment_states(run: Mapping[str, Any]) -> list[SegmentState]:
-    """What the workers of every segment did, in the order of the plan; empty where the record has no stages."""
+    """The activity of every segment's workers, in plan order; empty if the record has no stages."""
     stages = {str(one.get("stage")): one for one in run.get("stages") or () if isinstance(one, Mapping)}
     history = run.get("history")
     found: list[tuple[str, ...]] = []
@@ -166,7 +165,7 @@ class _Diagnosis:
         self.work = sum(one.busy_seconds for one in self.segments)
 
     def _first_work(self, seconds: Sequence[float]) -> float:
-        """When the first worker was at work."""
+        """When the first worker started working."""
         for place, at in enumerate(seconds):
             for segment in self.history.get("segments") or ():
                 busy = segment.get("busy") or ()
@@ -175,7 +174,7 @@ class _Diagnosis:
         return 0.0
 
     def best(self) -> Suggestion:
-        """The change with the largest gain; what hurts the run comes before what is only slow."""
+        """The change with the largest gain; problems come before mere slowness."""
         deaths = self.run.get("worker_deaths")
         killed = sum(
             int(number)
@@ -220,7 +219,7 @@ class _Diagnosis:
         return Suggestion(kind, change, reason, seconds, self.wall / max(seconds, 1e-9) - 1, **facts)
 
     def _slack(self) -> float:
-        """How much longer the run was at work than its slowest segment; other changes leave that as it is."""
+        """How much longer the run took than its slowest segment; other changes do not affect that."""
         return max(1.0, self.active / max((one.per_worker for one in self.segments), default=self.active))
 
     # --- the changes ---
@@ -251,7 +250,7 @@ class _Diagnosis:
         )
 
     def _split(self) -> Iterator[Suggestion]:
-        """Partitions are too few, or one is much larger than the others."""
+        """Too few partitions, or one much larger than the others."""
         if len(self.segments) != 1:
             return
         (only,) = self.segments
@@ -277,7 +276,7 @@ class _Diagnosis:
         )
 
     def _tail(self, only: SegmentState) -> bool:
-        """Whether workers had nothing to do at the end, rather than all the time."""
+        """Whether workers were idle at the end rather than throughout."""
         series = next((one for one in self.history.get("segments") or () if tuple(one["stages"]) == only.stages), None)
         if series is None:
             return False
@@ -302,7 +301,7 @@ class _Diagnosis:
         )
 
     def _filter_first(self) -> Iterator[Suggestion]:
-        """A filter behind a costly stage that only looks at the same text."""
+        """A filter after a costly stage that only reads the same text."""
         for at, costly in enumerate(self.stages):
             name = str(costly.get("stage"))
             if _number(costly, "busy_seconds") < 0.2 * self.work or not self._stands_alone(at):
@@ -378,9 +377,9 @@ class _Diagnosis:
         return f"{stage.get('stage')}" + (f" with {others} more filters in one pass" if others else "")
 
     def _stands_alone(self, at: int) -> bool:
-        """Whether a stage works on documents, changes none of them, and shares no pass with those behind it.
+        """Whether a stage processes documents, changes none of them, and shares no pass with later stages.
 
-        Filters that share a pass have their time counted with the first of them.
+        The time of filters that share a pass is counted with the first of them.
         """
         one, name = self.stages[at], str(self.stages[at].get("stage"))
         following = self.stages[at + 1] if at + 1 < len(self.stages) else {}
@@ -389,7 +388,7 @@ class _Diagnosis:
         return passive and not shares and not name.endswith(("_reader", "_writer"))
 
     def _reads_text(self, name: str) -> bool:
-        """Whether a stage is a filter that looks at the text alone, so that it can stand anywhere."""
+        """Whether a stage is a filter that reads only the text, so that it can be moved anywhere."""
         planned = self.plan.get(name, {})
         parameters = planned.get("parameters")
         fields = parameters.get("text_field") if isinstance(parameters, Mapping) else None

@@ -40,7 +40,7 @@ class LedgerDiff:
     untracked: int
 
     def counts(self) -> dict[str, int]:
-        """How many documents changed in which way."""
+        """Number of documents by kind of change."""
         return {str(key): int(number) for key, number in self.frame["change"].value_counts(sort=True).iter_rows()}
 
     _repr_html_ = notebook.as_text
@@ -90,7 +90,7 @@ def compare_ledgers(before: Ledger, after: Ledger) -> LedgerDiff:
 
 
 def _names(*runs: pl.DataFrame) -> set[str]:
-    """The stages and reasons in the decisions of runs; the reasons of some filters are made of their names."""
+    """The stages and reasons in the decisions of runs; the reasons of some filters contain their names."""
     return {
         str(name) for frame in runs for column in ("stage", "reason") for name in frame[column].drop_nulls().unique()
     }
@@ -106,7 +106,7 @@ def _common_key(*runs: Mapping[str, ManifestEntry]) -> str:
 
 
 def _documents(ledger: Ledger, entries: Mapping[str, ManifestEntry], matched_by: str) -> pl.DataFrame:
-    """Every document of a run with the last decision on it, its key, and how many with the same key come before it."""
+    """Every document of a run with its last decision, its key, and the number of earlier ones with the same key."""
     import polars as pl
 
     frame = ledger.documents()

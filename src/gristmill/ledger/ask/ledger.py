@@ -1,4 +1,4 @@
-"""The ledger of a finished run: ask it why a document is (not) in the output, or take all decisions as a frame."""
+"""The ledger of a finished run: why a document is (not) in the output, or all decisions as a frame."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _COLUMNS = {
     "cuts": ["row", "stage", "field", "reason", "start", "end"],
     "scores": ["row", "stage", "score", "value"],
 }
-"""What every version has written into the tables of a ledger."""
+"""The columns that every version has written to the tables of a ledger."""
 
 
 class Ledger:
@@ -84,7 +84,7 @@ class Ledger:
     def why(self, document: str | int) -> Why:
         """What happened to a document.
 
-        Looks through eight bytes per document of the input and opens only the records of the partitions that match.
+        Scans eight bytes per input document and opens only the records of the partitions that match.
 
         Args:
             document: Its id, its URL, or `partition#row` for documents that have neither.
@@ -95,7 +95,7 @@ class Ledger:
         return answer
 
     def document(self, partition: str, row: int) -> DocumentHistory | None:
-        """What happened to the document in this row of a partition; None if the run has read none there."""
+        """What happened to the document in this row of a partition; None if the run read no such row."""
         entry = self.entry(partition)
         for history in self._histories(entry, [row]) if entry is not None else ():
             history.notes += self._later_decision_on_survivor(history)
@@ -103,7 +103,7 @@ class Ledger:
         return None
 
     def _later_decision_on_survivor(self, history: DocumentHistory) -> list[str]:
-        """What happened to the survivor of a duplicate, where stages behind the deduplication have not kept it."""
+        """What happened to the survivor of a duplicate, if stages after the deduplication dropped it."""
         survivor = history.decisions[-1].survivor if history.decisions else None
         entry = self.entry(history.partition)
         if survivor is None or entry is None:
@@ -252,7 +252,7 @@ class Ledger:
         return sorted(found, key=attrgetter("at"))
 
     def _unscored(self, stage: str) -> list[str]:
-        """Which filters have no score for a document that `stage` dropped, and why."""
+        """Which filters have no score for a document dropped by `stage`, and why."""
         missing = missing_scores((read_plan(self.folder) or {}).get("stages") or (), after=stage)
         return [
             f"not scored by {', '.join(map(repr, scoring))}: stage {stop!r} before them is not given dropped documents"
@@ -260,7 +260,7 @@ class Ledger:
         ]
 
     def recorded(self, entry: ManifestEntry, kind: str, rows: list[int]) -> list[dict[str, Any]]:
-        """What a table of the ledger (`ledger`, `changes`, `cuts`, `scores`) has on some rows, in its order."""
+        """The entries for some rows in a table of the ledger (`ledger`, `changes`, `cuts`, `scores`), in its order."""
         file = entry.records.get(kind)
         if file is None or not rows:
             return []
@@ -324,7 +324,7 @@ class Ledger:
         return self._frame("ledger", DECISIONS)
 
     def documents(self) -> pl.DataFrame:
-        """Every document that was read, in source order, with the last decision on it; `status` is `kept` without."""
+        """Every document that was read, in source order, with its last decision; `status` is `kept` without one."""
         import polars as pl
 
         entries = self.entries()
@@ -353,13 +353,13 @@ class Ledger:
         return self._frame("changes", CHANGES)
 
     def cuts(self) -> pl.DataFrame:
-        """All passages that stages cut or marked as a Polars frame; places count characters of the stage's input."""
+        """All passages that stages cut or marked, as a Polars frame; positions count characters of the input."""
         from gristmill.ledger.record.tables import CUTS
 
         return self._frame("cuts", CUTS)
 
     def scores(self) -> pl.DataFrame:
-        """All recorded scores as a Polars frame; empty unless the run was asked for all scores."""
+        """All recorded scores as a Polars frame; empty unless the run recorded all scores."""
         from gristmill.ledger.record.tables import SCORES
 
         return self._frame("scores", SCORES)
@@ -381,9 +381,9 @@ class Ledger:
         return cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(tables)))
 
     def damaged(self) -> pl.DataFrame:
-        """The damaged input files: about how many records were lost, and the rows that were salvaged, if any.
+        """The damaged input files: roughly how many records were lost, and the rows that were salvaged, if any.
 
-        Rows from `first_row` on, `salvaged` of them, were read from the file and are not proved.
+        The `salvaged` rows from `first_row` on were read from the file and are not verified.
         """
         import polars as pl
 
@@ -399,7 +399,7 @@ class Ledger:
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def summary(self) -> pl.DataFrame:
-        """One row per stage and reason: rows that went in, and how many of them ended there."""
+        """One row per stage and reason: how many rows went in, and how many ended there."""
         import polars as pl
 
         rows: list[tuple[str, str, str | None, int, int, int]] = []
@@ -417,7 +417,7 @@ class Ledger:
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def index(self, entry: ManifestEntry) -> tuple[Hashes | None, Hashes | None]:
-        """The hashes of the ids and of the URLs of a partition's rows, where there are any."""
+        """The hashes of the ids and URLs of a partition's rows, if there are any."""
         ids = self._hashes(f"{entry.partition}.ids") if "ids" in entry.records else None
         urls = self._hashes(f"{entry.partition}.urls") if "urls" in entry.records else None
         for hashes in (ids, urls):
@@ -462,9 +462,9 @@ class Ledger:
 
 
 def _places(column: pa.ChunkedArray, rows: list[int]) -> list[int]:
-    """Where one of `rows` stands in a column of integers, and perhaps where there is none.
+    """The positions of `rows` in a column of integers, possibly with some that do not match.
 
-    By the memory of the column: Arrow's own ways of comparing load pandas and take longer than all the rest.
+    Works on the column's memory: Arrow's own comparisons load pandas and take longer than everything else.
     """
     places: list[int] = []
     start = 0
@@ -476,7 +476,7 @@ def _places(column: pa.ChunkedArray, rows: list[int]) -> list[int]:
 
 
 def _notes(entry: ManifestEntry, history: DocumentHistory) -> list[str]:
-    """What keeps the answer from being certain: rows that stages split, or that were lost to sight."""
+    """What makes the answer uncertain: rows that stages split or could not track."""
     notes = []
     source = next((stage for stage, count in entry.stages.items() if count.created), None)
     for decision in history.decisions:

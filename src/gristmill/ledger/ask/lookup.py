@@ -1,4 +1,4 @@
-"""Finds the records that a ledger speaks of again, in the files of the input and of the output."""
+"""Finds the records of a ledger again in the input and output files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def source_of(entry: ManifestEntry) -> tuple[Partition, dict[str, BadRecord]]:
 
 
 def source_blocks(entry: ManifestEntry, *, block_bytes: int = 4 << 20) -> Iterator[RecordBlock | TableBlock]:
-    """The input of a partition, block by block, with the row numbers that the ledger has."""
+    """The input of a partition, block by block, with the row numbers of the ledger."""
     partition, left_out = source_of(entry)
     if any(part.reading for part in partition.ranges):
         return read_row_blocks(partition, left_out=left_out, block_bytes=block_bytes, errors="replace")
@@ -52,7 +52,7 @@ def source_blocks(entry: ManifestEntry, *, block_bytes: int = 4 << 20) -> Iterat
 
 
 def record_at(block: RecordBlock | TableBlock, place: int) -> Record | None:
-    """The record at a place of a block; None if it is not a JSON object."""
+    """The record at a position in a block; None if it is not a JSON object."""
     if isinstance(block, TableBlock):
         one = block.table.slice(place, 1)
         return {name: values(one, name)[0] for name in one.column_names}
@@ -60,7 +60,7 @@ def record_at(block: RecordBlock | TableBlock, place: int) -> Record | None:
 
 
 def source_records(entry: ManifestEntry, rows: Collection[int]) -> Iterator[tuple[int, str, Record | None]]:
-    """Row, file and record of some rows of a partition, in one pass over its input; rows that are gone are missing."""
+    """Row, file and record of some rows of a partition, in one pass over its input; missing rows are omitted."""
     wanted = sorted(rows)
     for block in source_blocks(entry):
         if not wanted:
@@ -76,7 +76,7 @@ def source_records(entry: ManifestEntry, rows: Collection[int]) -> Iterator[tupl
 
 
 def source_record(entry: ManifestEntry, row: int) -> Record | None:
-    """The record with this row number in the input of a partition, read from the file again; None if it is gone."""
+    """Read the record with this row number from the input of a partition again; None if it is gone."""
     return next((record for _, _, record in source_records(entry, [row])), None)
 
 
@@ -104,14 +104,14 @@ def output_record(ledger: Ledger, entry: ManifestEntry, row: int, *, name: str |
 
 
 def _has_hash(wanted: int, text: str) -> bool:
-    """Whether the index has this hash for a text."""
+    """Whether the index holds this hash for a text."""
     return (xxhash.xxh64_intdigest(text.encode("utf-8", "surrogatepass")) or 1) == wanted
 
 
 def _in_output(
     ledger: Ledger, entry: ManifestEntry, field: str, is_wanted: Callable[[str], Any], *, needle: str | None = None
 ) -> Record | None:
-    """The first record of the output of a partition whose id (or URL) is the wanted one."""
+    """The first output record of a partition with the wanted id (or URL)."""
     sizes = [FileRange(ledger.folder.join(file.path), file.path, file.size, "", 0, -1, True) for file in entry.files]
     partition = Partition(0, entry.partition, tuple(sizes))
     options, blocks = ledger.folder.storage_options, None
@@ -141,7 +141,7 @@ def _in_output(
 
 
 def values(table: pa.Table, name: str) -> list[Any]:
-    """The values of a column; where it holds JSON because they are of several kinds, what the JSON stands for."""
+    """The values of a column; parsed if it holds JSON because the values have several types."""
     found: list[Any] = table.column(name).to_pylist()
     if not is_json_field(table.schema.field(name)):
         return found
@@ -161,7 +161,7 @@ def parsed(data: bytes) -> Record | None:
 
 
 def text_of(record: Record, text_field: str) -> str | None:
-    """The text of a record; what is not a string counts as its JSON, here as in every stage."""
+    """The text of a record; a value that is not a string counts as its JSON, as in every stage."""
     value = record.get(text_field)
     if value is None or isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Decides again with other thresholds, from the scores that a run with `scores="all"` recorded; no text is read."""
+"""Re-evaluates thresholds from the scores of a run with `scores="all"`, without reading any text."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DEDUPLICATION = "deduplication"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The scores that are kept, both ends included; None is off."""
+    """The range of scores that are kept, both ends included; None is off."""
 
     lower: float | None = None
     upper: float | None = None
     invert: bool = False
 
     def keep(self, score: pl.Expr) -> pl.Expr:
-        """Which scores pass, as filters decide it: one that is not a number passes no bound."""
+        """Which scores pass, as filters decide it: a score that is not a number passes no bound."""
         import polars as pl
 
         kept = pl.lit(True)
@@ -67,12 +67,12 @@ class Recut:
     bounds: dict[tuple[str, str], Bounds]
 
     def kept(self) -> tuple[int, int]:
-        """How many documents the run has kept, and how many of all would be kept now."""
+        """Number of documents kept by the run, and number that would be kept now."""
         before, now = ((self.frame[column] == KEPT).sum() for column in ("status_before", "status"))
         return int(before), int(now)
 
     def counts(self) -> dict[str, int]:
-        """How many documents have which status."""
+        """Number of documents by status."""
         return {str(key): int(n) for key, n in self.frame["status"].value_counts(sort=True).iter_rows()}
 
     @property
@@ -107,7 +107,7 @@ def rethreshold(ledger: Ledger, thresholds: Mapping[str, Any]) -> Recut:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A filter of a run that can be cut anew: how to name it, its bounds, and the parameters that set them.
+    """A filter of a run whose thresholds can be changed: its name, its bounds, and the parameters that set them.
 
     Attributes:
         stage: The name of its stage.
@@ -128,7 +128,7 @@ class Cut:
 
 
 def cuts(ledger: Ledger) -> list[Cut]:
-    """The filters of a run that can be cut anew, in the order of its stages.
+    """The filters of a run whose thresholds can be changed, in stage order.
 
     Raises:
         UsageError: The run did not record all scores.
@@ -147,7 +147,7 @@ def cuts(ledger: Ledger) -> list[Cut]:
 
 
 def _bounds(known: Sequence[Cut], thresholds: Mapping[str, Any]) -> dict[tuple[str, str], Bounds]:
-    """The bounds of every filter that has some, with those of `thresholds` in their place."""
+    """The bounds of every filter that has some, updated with `thresholds`."""
     found = {
         (cut.stage, cut.filter): cut.bounds
         for cut in known
@@ -183,7 +183,7 @@ def _named(known: Sequence[Cut], name: str) -> Cut:
 
 
 def _asked(name: str, asked: Any, cut: Cut) -> Bounds:
-    """The bounds of a filter with what is asked for in their place."""
+    """The bounds of a filter, updated with the requested ones."""
     before = cut.bounds
     if isinstance(asked, Mapping):
         sides = {"lower": "lower", "upper": "upper"}
@@ -215,14 +215,14 @@ def _asked(name: str, asked: Any, cut: Cut) -> Bounds:
 def _decided(
     ledger: Ledger, stages: Sequence[Mapping[str, Any]], bounds: Mapping[tuple[str, str], Bounds]
 ) -> pl.DataFrame:
-    """The frame of a `Recut`: every document goes through the stages until one of them ends it."""
+    """The frame of a `Recut`: every document passes through the stages until one of them ends it."""
     import polars as pl
 
     frame, columns = _documents(ledger, stages, bounds)
     alive, ended = pl.col("status").is_null(), pl.col("ended")
 
     def end(where: pl.Expr, status: pl.Expr, stage: str, score: pl.Expr, threshold: pl.Expr) -> pl.DataFrame:
-        """The frame in which the documents `where` have been dropped."""
+        """The frame with the documents `where` dropped."""
         found = {"status": status, "stage": pl.lit(stage), "score": score, "threshold": threshold}
         return frame.with_columns(
             pl.when(where).then(value).otherwise(pl.col(name)).alias(name) for name, value in found.items()
@@ -265,7 +265,7 @@ def _decided(
 def _documents(
     ledger: Ledger, stages: Sequence[Mapping[str, Any]], bounds: Mapping[tuple[str, str], Bounds]
 ) -> tuple[pl.DataFrame, dict[tuple[str, str], str]]:
-    """Every document with the last decision on it, the number of the stage it came to, and the scores with bounds."""
+    """Every document with its last decision, the number of the stage it reached, and the scores with bounds."""
     import polars as pl
 
     order = {str(stage["name"]): number for number, stage in enumerate(stages)}

@@ -1,4 +1,4 @@
-"""What differs between two texts that a ledger speaks of: a duplicate and its survivor, a document before and after."""
+"""Differences between two texts in a ledger: a duplicate and its survivor, or a document before and after."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_CHARS = 200
 
 @dataclass(slots=True)
 class TextDiff:
-    """Two texts held against each other.
+    """Two texts compared.
 
     Attributes:
         before: Where the first text comes from.
@@ -102,7 +102,7 @@ def text_diff(
 
 
 def _cut_passages(text: str, history: DocumentHistory, text_field: str) -> list[str]:
-    """What was cut from the input text; later stages saw another text, so only the first one that cut it counts."""
+    """The passages cut from the input text; later stages saw another text, so only the first to cut it counts."""
     cuts = [cut for cut in history.cuts if cut.field == text_field]
     changed = [change.stage for change in history.changes if change.field == text_field]
     first = next(iter(changed), cuts[0].stage if cuts else "")

@@ -19,7 +19,7 @@ _MAX_PLACES = 5
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision on a document."""
+    """A decision about a document."""
 
     stage: str
     outcome: str
@@ -47,7 +47,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a stage did to a field of a document."""
+    """A change that a stage made to a field of a document."""
 
     stage: str
     field: str
@@ -145,7 +145,7 @@ def _answer_line(answer: CachedAnswer) -> str:
 
 
 def _cut_lines(cuts: list[Cut]) -> list[str]:
-    """The cuts of each stage and reason in one line, with the first places."""
+    """The cuts of each stage and reason in one line, with the first positions."""
     groups: dict[tuple[str, str, str], list[Cut]] = {}
     for cut in cuts:
         groups.setdefault((cut.stage, cut.field, cut.reason), []).append(cut)
@@ -178,7 +178,7 @@ class Why:
 
     @property
     def seen(self) -> bool:
-        """Whether any document of the input answers to the query."""
+        """Whether any input document matches the query."""
         return bool(self.documents)
 
     @property
@@ -224,7 +224,7 @@ class Why:
 
 
 def _shown(query: str) -> str:
-    """The query as it was asked, or quoted and cut where it would not fit into a line."""
+    """The query as it was asked, or quoted and shortened if it would not fit on a line."""
     if len(query) > _MAX_SHOWN:
         return f"{query[:_MAX_SHOWN]!r}… ({len(query)} characters)"
     return query if query.isprintable() and query.strip() else repr(query)
@@ -235,5 +235,5 @@ def _number(value: float | None) -> str:
 
 
 def whole_number(value: Any) -> Any:
-    """A number that the ledger keeps as a float, as the whole number that it is where it is one."""
+    """A number that the ledger stores as a float, shown as a whole number if it is one."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

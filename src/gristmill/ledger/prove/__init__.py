@@ -1,1 +1,1 @@
-"""Proof of a finished run from its files alone."""
+"""Verification of a finished run from its files alone."""

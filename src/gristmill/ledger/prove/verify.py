@@ -1,4 +1,4 @@
-"""Proves a finished run from its files alone: hashes, row counts, conservation, and that nothing else lies there."""
+"""Verifies a finished run from its files alone: hashes, row counts, conservation, and that there are no other files."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from gristmill.storage.atomic import TEMPORARY_PREFIX
 
 COMMITTED = "committed"
 PENDING = "pending"
-"""The state of an entry that announces files which may be there already and do not count yet."""
+"""The state of an entry that announces files which may already exist but do not count yet."""
 
 _READ_AT_ONCE = 1000
 
@@ -27,7 +27,7 @@ COUNTS = {"rows_in": int, "rows_out": int, "created": int, "untracked": int, "ch
 _FILE = {"path": str, "size": int, "hash": str, "rows": (int, None)}
 _PART = {"path": str, "relative": str, "size": int, "stamp": str, "start": int, "end": int, "whole": bool}
 _NEEDED = {"whole", "path", "relative", "size", "start", "end", "stage", "name"}
-"""Keys that every version has written, and that are read without a look whether they are there."""
+"""Keys that every version has written, so their presence is not checked."""
 
 _ENTRY = {
     "partition": str, "index": int, "source": [_PART], "fingerprint": str, "plan": str, "files": [_FILE],
@@ -126,7 +126,7 @@ class ManifestEntry:
         return [*self.files, *self.records.values()]
 
     def to_bytes(self) -> bytes:
-        """The JSON text that lies in the manifest, with a checksum over all other values that shows edits."""
+        """The JSON text of the entry, with a checksum over all other values that reveals edits."""
         try:
             values = orjson.loads(orjson.dumps(self))  # plain values, many times faster than by asdict
         except TypeError:  # file names that are not UTF-8
@@ -147,7 +147,7 @@ class ManifestEntry:
         return _dump(values, orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     def comparable(self) -> dict[str, Any]:
-        """The values without what differs between two copies of the same input: paths and stamps."""
+        """The values without paths and stamps, which differ between two copies of the same input."""
         values: dict[str, Any] = json.loads(self.to_bytes())
         for part in values["source"]:
             part.pop("stamp", None)
@@ -193,7 +193,7 @@ class ManifestEntry:
 
 @dataclass(slots=True)
 class ManifestTotals:
-    """What committed partitions come to: the counts of their stages in the order of the plan, rows and bytes."""
+    """Totals of committed partitions: the counts of their stages in plan order, rows and bytes."""
 
     partitions: int = 0
     stages: dict[str, StageCount] = field(default_factory=dict)
@@ -231,7 +231,7 @@ class Manifest:
         self.pending: dict[str, ManifestEntry] = {}
 
     def scan(self) -> Iterator[ManifestEntry]:
-        """All committed entries one by one, in the order of their names, for outputs of very many partitions."""
+        """All committed entries one by one, sorted by name, for outputs with very many partitions."""
         self.problems = []
         self.pending = {}
         root = self.folder.record_path("manifest")
@@ -263,7 +263,7 @@ class Manifest:
         return {entry.partition: entry for entry in found}
 
     def totals(self, entries: Iterable[ManifestEntry] | None = None) -> ManifestTotals:
-        """What all committed entries come to, or those that are given."""
+        """Totals of all committed entries, or of those passed in."""
         found = ManifestTotals()
         for entry in self.scan() if entries is None else entries:
             found.partitions += 1
@@ -288,7 +288,7 @@ class Manifest:
         return list(self.load().values())
 
     def get(self, partition_id: str) -> ManifestEntry | None:
-        """The entry of one partition, committed or pending; None if there is none that can be read."""
+        """The entry of one partition, committed or pending; None if there is none or it is unreadable."""
         try:
             return self._checked(self.folder.read(self.folder.record_path("manifest", partition_id)))
         except (FileNotFoundError, *_NO_ENTRY):
@@ -304,7 +304,7 @@ class Manifest:
         return entry
 
     def add(self, entry: ManifestEntry) -> None:
-        """Write an entry in one step; if it is a committed one, this is the commit."""
+        """Write an entry atomically; for a committed entry, this is the commit."""
         self.folder.write(self.folder.record_path("manifest", entry.partition), entry.to_bytes())
 
     def settle(self) -> list[str]:
@@ -332,7 +332,7 @@ class Manifest:
         return len(data) == file.size and "xxh3:" + xxhash.xxh3_128_hexdigest(data) == file.hash
 
     def renumber(self, partitions: Mapping[str, int]) -> None:
-        """Give committed entries the index that their partition has now that others came before it."""
+        """Update the index of committed entries after partitions were added before them."""
         for entry in self.ordered():
             index = partitions.get(entry.partition, entry.index)
             if index != entry.index:

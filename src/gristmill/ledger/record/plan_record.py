@@ -24,14 +24,14 @@ from gristmill.ledger.record.shape import PLAN
 from gristmill.storage.atomic import json_bytes
 
 PLAN_FORMAT = 2
-"""Written into every plan. Plans of version 0.1 have no number and do not say what their stages are."""
+"""Written into every plan. Plans of version 0.1 have no number and lack the declarations of their stages."""
 
 _SHORT = 40
 # Do not change a single byte of output.
 _NO_EFFECT = ("description", "created", "variables", "replaces", "format")
 _OF_ITSELF = ("never_drops", "role", "bounds")
 _LISTED = 2
-"""Stages with the same difference that are written out; more are said in one line."""
+"""Maximum number of stages with the same difference to list; more are summarized in one line."""
 _NAMED = 5
 UNCOMPARED_CODE = (
     "The finished partitions were made by an earlier version of Gristmill, whose record does not say whether your "
@@ -40,7 +40,7 @@ UNCOMPARED_CODE = (
 
 
 def plan_digest(description: Mapping[str, Any]) -> str:
-    """A hash of all in a plan that can change its output."""
+    """A hash of everything in a plan that can change its output."""
     effective = dict(description)
     for key in _NO_EFFECT:
         effective.pop(key, None)
@@ -54,7 +54,7 @@ def plan_digest(description: Mapping[str, Any]) -> str:
 
 
 def write_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
-    """Keep `description` beside the output; returns its digest."""
+    """Write `description` to the record; returns its digest."""
     plain = json.loads(json.dumps(dict(description), default=str))
     folder.write(folder.record_path("plan"), json_bytes(plain))
     return plan_digest(plain)
@@ -116,7 +116,7 @@ def check_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
 
 
 def plan_changes(folder: RunFolder, description: Mapping[str, Any]) -> list[str]:
-    """What is different from the plan that made the output, as `compare` says it; nothing if none is recorded."""
+    """The differences from the plan that made the output, as from `compare`; empty if none is recorded."""
     old, new = read_plan(folder), json.loads(json.dumps(dict(description), default=str))
     if old is None or plan_digest(old) == plan_digest(new):
         return []
@@ -126,7 +126,7 @@ def plan_changes(folder: RunFolder, description: Mapping[str, Any]) -> list[str]
 
 
 def _as_in_version_0_1(value: Any) -> Any:
-    """A description without code, and with just the names of the classes of this package, which may have moved."""
+    """A description without code, with bare class names for classes of this package, which may have moved."""
     if isinstance(value, list):
         return [_as_in_version_0_1(item) for item in value]
     if not isinstance(value, dict):
@@ -149,7 +149,7 @@ def _without_declarations(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Every difference between two plans as a sentence, and what it means for the work already done."""
+    """Every difference between two plans as a sentence, and what it means for the finished work."""
     before, after = _stages(old), _stages(new)
     names_before, names_after = list(before), list(after)
     found = _variables(old.get("variables") or {}, new.get("variables") or {})
@@ -207,7 +207,7 @@ def _moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
 
 
 def _variables(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The variables of a recipe that have another value; those that came or went are seen by what they change."""
+    """The recipe variables whose values differ; added and removed ones show in what they change."""
     return [
         f"variable {name} changed from {_shown(old[name])} to {_shown(new[name])}"
         for name in sorted({*old} & {*new})
@@ -216,7 +216,7 @@ def _variables(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _grouped(differences: Mapping[str, Sequence[str]]) -> list[str]:
-    """The differences of all stages, those that many stages share in one line."""
+    """The differences of all stages, with those that many stages share in one line."""
     stages: dict[str, list[str]] = {}
     for name, lines in differences.items():
         for line in lines:
@@ -253,7 +253,7 @@ def _stage_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
 
 
 def _code_differences(label: str, old: Any, new: Any) -> list[str]:
-    """That code changed, and where: functions, classes and values that are not what they were."""
+    """Which functions, classes and values of the code changed."""
     if old == new:
         return []
     was, now = (code if isinstance(code, dict) else {} for code in (old, new))
@@ -289,7 +289,7 @@ def _shown(value: Any) -> str:
 
 
 def _what_stays(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """What of the finished work is still good, where only later stages changed."""
+    """Which finished work is still valid if only later stages changed."""
     names, new_names = list(before), list(after)
     same = 0
     for old, new in zip(names, new_names, strict=False):
@@ -385,7 +385,7 @@ def missing_scores(stages: Sequence[Mapping[str, Any]], *, after: str | None = N
 
 
 def missing_scores_note(stages: Sequence[Mapping[str, Any]]) -> str | None:
-    """One sentence for the report of a run that was asked for all scores; None if it has them all."""
+    """One sentence for the report of a run with all scores; None if none are missing."""
     missing = missing_scores(stages)
     if not missing:
         return None

@@ -26,7 +26,7 @@ _FIELDS = ("row", "stage", "cause", "detail", "file", "offset", "size")
 
 @dataclass(frozen=True, slots=True)
 class QuarantineEntry:
-    """A quarantined record as it was read back, with the partition it belongs to and its id where it has one."""
+    """A quarantined record as read back, with its partition and its id, if it has one."""
 
     partition: str
     id: str | None
@@ -132,7 +132,7 @@ def list_quarantine(
     storage_options: StorageOptions = None,
     record_path: str | os.PathLike[str] | None = None,
 ) -> pl.DataFrame:
-    """How many records were quarantined by cause and stage, the most frequent first, each with an example."""
+    """Number of quarantined records by cause and stage, most frequent first, each with an example."""
     import polars as pl
 
     counts: dict[tuple[str, str], list[Any]] = {}

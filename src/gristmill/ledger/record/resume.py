@@ -1,4 +1,4 @@
-"""What is left to do: holds the committed partitions of an output against the partitions of a new run."""
+"""What is left to do: compares the committed partitions of an output with the partitions of a new run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMED = 5
 
 @dataclass(slots=True)
 class Resume:
-    """How the partitions of a run stand.
+    """The status of a run's partitions.
 
     Attributes:
         done: Ids of partitions that are committed and need nothing.

@@ -1,4 +1,4 @@
-"""How a run went over time, and what its workers waited for: a part of `run.json` for runs that take a while."""
+"""The course of a run over time, and what its workers waited for: a part of `run.json` for longer runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from gristmill.observe.events import Sample, SegmentPlan
 
 MOST_POINTS = 240
-"""Points over the whole run. When they are reached, every second one goes, and new ones come half as often."""
+"""Maximum number of points. When it is reached, every second point is dropped and the interval doubles."""
 _FIRST_PAUSE_S = 0.25
 
 _SERIES = ("workers", "busy", "queued", "queued_bytes")
@@ -19,7 +19,7 @@ _TOTALS = ("seconds", "rows_read", "rows_written", "memory_bytes")
 
 @dataclass(slots=True)
 class StageWaits:
-    """What the workers of a stage's segment have been through, beside their work."""
+    """Waiting times of the workers of a stage's segment."""
 
     starved_seconds: float = 0.0
     blocked_seconds: float = 0.0
@@ -63,7 +63,7 @@ class RunHistory:
         return [self.waits[name] for name in self._segments[segment].stages] if known else []
 
     def add(self, sample: Sample, rows_read: int, rows_written: int) -> None:
-        """Take a sample, with the rows so far."""
+        """Add a sample, with the rows so far."""
         self._last = sample
         for segment, held in enumerate(sample.worker_bytes):
             most = max(held.values(), default=0)
@@ -77,7 +77,7 @@ class RunHistory:
             self._point(sample.at, sample, rows_read, rows_written)
 
     def finish(self, at: float, rows_read: int, rows_written: int) -> None:
-        """The run is over: its last point has all rows."""
+        """Finish: the last point has all rows."""
         if self._last is not None:
             self._point(at, self._last, rows_read, rows_written)
 

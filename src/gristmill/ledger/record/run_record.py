@@ -42,9 +42,9 @@ RUNNING = "running"
 _MAX_NOTICES = 100
 _MAX_DAMAGED = 10
 _RENEW_S = 5.0
-"""Seconds between two states of the record while a run goes on."""
+"""Seconds between two updates of the record during a run."""
 _RENEW_REMOTE_S = 30.0
-"""The same on an object store, where writing takes some tenths of a second."""
+"""The same on an object store, where a write takes some tenths of a second."""
 _NAMED = 3
 _NO_HISTORY: dict[str, Any] = {"seconds": [], "rows_read": [], "rows_written": [], "memory_bytes": [], "segments": []}
 _NO_WAITS = {
@@ -55,7 +55,7 @@ _NO_WAITS = {
     "crashes": 0,
     "recycles": 0,
 }
-"""What stands in the record of a short run in the calling process instead."""
+"""The value used instead for a short run in the calling process."""
 
 
 def read_run(folder: RunFolder) -> dict[str, Any] | None:
@@ -80,7 +80,7 @@ def read_run(folder: RunFolder) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class AlarmLimits:
-    """When to speak up.
+    """Thresholds for alarms.
 
     Attributes:
         max_dropped_share: A stage that drops more than this share of its rows; None is off.
@@ -136,7 +136,7 @@ class RunRecorder:
     _written_at: float = field(default=0.0, init=False)
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event."""
+        """Process an event."""
         if isinstance(event, TaskFinished | Sample) and self.folder is not None:
             # These come from the thread that counts, and often enough.
             pause = _RENEW_S if "://" not in self.folder.record else _RENEW_REMOTE_S
@@ -201,7 +201,7 @@ class RunRecorder:
                 self._write()
 
     def begin_step(self, segments: tuple[SegmentPlan, ...]) -> None:
-        """The events that follow are those of an earlier step of the run, which has these segments."""
+        """The following events belong to an earlier step of the run, which has these segments."""
         self._with_history().begin(segments)
 
     def _with_history(self) -> RunHistory:
@@ -220,7 +220,7 @@ class RunRecorder:
         return next(filter(None, made), 0), last.rows_out if last else 0
 
     def _write(self) -> None:
-        """Put the record as it stands at `run.json`, with the hashes of the files beside it and its own checksum."""
+        """Write the current record to `run.json`, with the hashes of the files beside it and its own checksum."""
         if self.folder is not None:
             self._written_at = time.monotonic()
             if not self._hashes or self._finished is not None:
@@ -341,7 +341,7 @@ def checksum(record: Mapping[str, Any]) -> str:
 
 
 def with_checksum(page: bytes) -> bytes:
-    """A page about a run with a hash of it behind it, as a comment."""
+    """A page about a run, followed by its hash in a comment."""
     return page + f"<!-- xxh3:{xxhash.xxh3_128_hexdigest(page)} -->\n".encode()
 
 
@@ -367,7 +367,7 @@ def find_alarms(
     previous: Mapping[str, Any] | None = None,
     damaged: Sequence[DamagedFile] = (),
 ) -> list[str]:
-    """What deserves a look.
+    """What deserves attention.
 
     Args:
         stages: Counts in the order of the plan; the first and the last one are the ends and may have no effect.

@@ -1,6 +1,6 @@
-"""What is never written into a record, which others can read: the values of names that stand for secrets.
+"""Values that are never written into a record, which others can read: those whose names indicate secrets.
 
-They are left out and not replaced by a digest: another password is not a change of a plan, many expire within hours.
+They are omitted and not replaced by a digest: another password is not a change of a plan, and many expire within hours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether what a record says has the shape that this version writes: a record may come from an untrusted source."""
+"""Checks that a record has the shape that this version writes: a record may come from an untrusted source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RUN = {
     "sealed": {"*": str},
 }  # fmt: skip
 RUN = {key: (shape, None) for key, shape in _RUN.items()}
-"""`run.json`; while a run goes on, some of its values are not known."""
+"""`run.json`; some values are unknown during a run."""
 PLAN = {
     "settings": {"*": object}, "version": str,
     "stages": [{"name": str, "type": str, "role": str, "parameters": {"*": object}, "never_drops": bool,
