@@ -181,7 +181,7 @@ class AtomicFile:
             self._state = "finished"
 
     def publish(self, *, rows: int = 0) -> WrittenFile:
-        """Make the file appear at its path, in place of what was there, and return its facts."""
+        """Publish the file at its path, replacing any existing one, and return its facts."""
         self.finish()
         if self._state == "finished":
             with output_errors(self.path):
@@ -195,7 +195,7 @@ class AtomicFile:
         return WrittenFile(self.path, self.size, rows, "xxh3:" + self._hash.hexdigest())
 
     def discard(self) -> None:
-        """Throw the file away; what was at its path stays."""
+        """Discard the file; an existing file at its path stays."""
         if self._state in ("open", "finished"):
             self._file.close()
             with contextlib.suppress(OSError):
@@ -246,7 +246,7 @@ def write_bytes_atomic(
     fsync: bool = False,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Put `data`, as it is, at `path` in one step."""
+    """Write `data` to `path` atomically."""
     with AtomicFile(path, token=token, fsync=fsync, storage_options=storage_options) as file:
         file.write(data)
 
@@ -264,7 +264,7 @@ def write_json_atomic(
 
 
 def json_bytes(value: Any) -> bytes:
-    """`value` as JSON; sorted keys and fixed spacing make equal values equal bytes."""
+    """Serialize `value` as JSON; sorted keys and fixed spacing make equal values equal bytes."""
     return (json.dumps(value, sort_keys=True, indent=2, allow_nan=False) + "\n").encode()
 
 

@@ -20,7 +20,7 @@ _MAGIC_BYTES = 10
 _READ_BYTES = 256 * 1024
 _OUTPUT_BYTES = 1 << 20
 _HELD_BYTES = 64 << 20
-"""A stream up to this size is handed on once it has proved whole; of a larger one, what came so far."""
+"""Streams up to this size are passed on once they have been fully checked; larger ones as they are decoded."""
 _INDEX_NAME = re.compile(r"-multistream(\d*)\.xml((?:-p\d+p\d+)?)\.bz2$")
 
 
@@ -42,7 +42,7 @@ class BrokenStream:
 
 
 BORDER = b""
-"""Stands between what belongs to a range and what follows."""
+"""Separates the content of a range from what follows."""
 
 
 def decoded_streams(
@@ -96,7 +96,7 @@ class _Stream:
         self.behind = b""
 
     def pieces(self) -> Iterator[bytes]:
-        """Its content, small pieces at a time; nothing of one that is broken, unless it is large."""
+        """Its content, in small pieces; empty for a broken stream, unless it is large."""
         decoder = bz2.BZ2Decompressor()
         held: list[bytes] = []
         decoded, stored, seen = 0, self._stored, bytearray()
@@ -131,7 +131,7 @@ class _Stream:
 
 
 def _next_magic(raw: IO[bytes], stored: bytes) -> tuple[int, bytes]:
-    """How far the next stream lies behind the beginning of `stored`, and the bytes from there; none at the end."""
+    """The distance from the beginning of `stored` to the next stream, and the bytes from there; none at the end."""
     passed = 0
     found = _MAGIC.search(stored, 1)
     while found is None:
@@ -145,9 +145,9 @@ def _next_magic(raw: IO[bytes], stored: bytes) -> tuple[int, bytes]:
 
 
 def stream_cuts(path: str, size: int, *, block_bytes: int, storage_options: StorageOptions = None) -> list[int]:
-    """Where to cut a file so that each piece has about `block_bytes` and begins with a stream: 0, …, `size`.
+    """Where to split a file so that each piece has about `block_bytes` and begins with a stream: 0, …, `size`.
 
-    By the index that MediaWiki writes beside a dump where it is there and right, else by looking for streams.
+    Uses the index that MediaWiki writes beside a dump if it exists and is right, otherwise searches for streams.
     """
     wanted = range(block_bytes, size, block_bytes)
     offsets = _index_offsets(path, storage_options=storage_options)
@@ -173,7 +173,7 @@ def stream_cuts(path: str, size: int, *, block_bytes: int, storage_options: Stor
 
 
 def dump_cuts(path: str, size: int, *, block_bytes: int, storage_options: StorageOptions = None) -> list[int]:
-    """Where to cut a dump, whose pages belong to the piece in which they begin; none where it is read whole."""
+    """Where to split a dump, whose pages belong to the piece in which they begin; none if it is read whole."""
     codec = codec_of(path)
     if codec == "bz2":
         return stream_cuts(path, size, block_bytes=block_bytes, storage_options=storage_options)
@@ -181,7 +181,7 @@ def dump_cuts(path: str, size: int, *, block_bytes: int, storage_options: Storag
 
 
 def index_path(path: str) -> str | None:
-    """Where the index of a multistream dump lies by its name.
+    """The path of a multistream dump's index, by naming convention.
 
     Example:
         >>> index_path("enwiki-20240101-pages-articles-multistream1.xml-p1p41242.bz2")
@@ -192,7 +192,7 @@ def index_path(path: str) -> str | None:
 
 
 def _index_offsets(path: str, *, storage_options: StorageOptions) -> list[int]:
-    """Where streams begin, as the index says; empty where there is none or it cannot be read."""
+    """Where streams begin, according to the index; empty if there is none or it cannot be read."""
     place = index_path(path)
     if place is None:
         return []

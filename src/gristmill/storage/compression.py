@@ -64,7 +64,7 @@ class DamagedArchiveError(GristmillError, EOFError):
 
 
 class ByteSource(Protocol):
-    """What blocks are read from: bytes in order; 0 means the end."""
+    """The source of blocks: bytes in order; 0 means the end."""
 
     def readinto(self, target: memoryview, /) -> int | None:
         """Fill the front of `target` and return how many bytes."""
@@ -116,7 +116,7 @@ def open_raw(path: str, *, storage_options: StorageOptions = None) -> Any:
 
 
 def kinds_of(paths: Iterable[str], *, storage_options: StorageOptions = None) -> dict[str, str]:
-    """What files hold by their first bytes, as far as `recognise` can tell, by path; remote ones are read together."""
+    """The content types of files by their first bytes, as far as `recognise` can tell; reads remote files together."""
     heads: dict[str, bytes] = {}
     stores: dict[int, tuple[Any, list[tuple[str, str, int]]]] = {}
     for path in paths:
@@ -141,7 +141,7 @@ def kinds_of(paths: Iterable[str], *, storage_options: StorageOptions = None) ->
 
 
 def _kind_inside(path: str, stored: bytes) -> str | None:
-    """What a compressed file holds that begins with the bytes `stored`."""
+    """The content type of a compressed file that begins with the bytes `stored`."""
     codec = codec_of(path)
     kind = recognise(stored[:HEAD_BYTES])
     if kind is not None and CODEC_KINDS.get(kind) != codec:
@@ -156,7 +156,7 @@ def _kind_inside(path: str, stored: bytes) -> str | None:
 
 
 def open_source(path: str, *, storage_options: StorageOptions = None) -> ByteSource:
-    """The uncompressed bytes of `path`, whatever its suffix says it is compressed with."""
+    """The uncompressed bytes of `path`, whatever compression its suffix indicates."""
     raw = open_raw(path, storage_options=storage_options)
     codec = codec_of(path)
     return raw if codec == "none" else DecompressedSource(raw, codec, path=path)
@@ -294,7 +294,7 @@ class _Member(Protocol):
     rest: bytes
 
     def feed(self, piece: bytes) -> tuple[bytes, str | None]:
-        """What `piece` (empty: what was fed before) decodes to, and what is wrong with it if anything is."""
+        """The decoded content of `piece` (or of earlier input, if empty), and the problem with it, if any."""
 
 
 _TOLD = {
@@ -393,7 +393,7 @@ _MEMBERS: dict[str, Callable[[], _Member]] = {
 
 
 def new_member(codec: Codec, dictionary: bytes = b"") -> _Member:
-    """A decoder of one gzip member, zstd frame, bzip2 or xz stream, for whoever goes through a file by these."""
+    """A decoder of one gzip member, zstd frame, bzip2 or xz stream, for callers that process a file unit by unit."""
     return _ZstdFrame(dictionary) if codec == "zst" else _MEMBERS[codec]()
 
 

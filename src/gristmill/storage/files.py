@@ -33,7 +33,7 @@ StorageOptions = Mapping[str, Any] | None
 Reason = Literal["extension", "hidden", "record", "empty", "other_format", "limit", "shard"]
 
 RECORD_SUFFIX = ".gristmill"
-"""The end of the name of a folder that holds the record of a run; it lies beside the output."""
+"""The suffix of record folders, which are created beside the output."""
 _HIDDEN = ("_", ".")
 _MOST_WAYS = 100
 """By how many paths links may lead to one folder: a dozen folders of links are enough for millions."""
@@ -82,7 +82,7 @@ class LeftOut:
 class Survey:
     """Every file of an input: those to read, and those that are not, both sorted by relative path.
 
-    An empty file is in both: there is nothing to read in it.
+    An empty file is in both lists: there is nothing to read in it.
     """
 
     files: list[InputFile]
@@ -100,7 +100,7 @@ class Survey:
         return Survey(files, sorted(left_out, key=attrgetter("relative")))
 
     def formats(self) -> dict[Format | None, list[InputFile]]:
-        """The files to read by the format that their names stand for; None for names that say nothing."""
+        """The files to read, by the format that their names indicate; None for unknown names."""
         found: dict[Format | None, list[InputFile]] = {}
         for file in self.files:
             found.setdefault(format_of(file.relative), []).append(file)
@@ -128,7 +128,7 @@ class SourceFiles:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file before its relative path is known: the scheme and folder it was searched under come along."""
+    """A file before its relative path is known, with the scheme and folder it was found under."""
 
     scheme: str
     root: str
@@ -141,7 +141,7 @@ class Found:
 
 
 def is_local(path: str) -> bool:
-    """Whether `path` lies on this machine: no scheme at all, or ``file://``."""
+    """Whether `path` is on this machine: no scheme, or ``file://``."""
     return "://" not in path or path.startswith(_LOCAL_PREFIXES)
 
 
@@ -196,7 +196,7 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
 
 @contextlib.contextmanager
 def store_errors(url: str) -> Iterator[None]:
-    """Turn what a store's library raises when it cannot reach the store into an error that says so.
+    """Convert a store library's connection errors into an error that says so.
 
     Raises:
         StoreError: There was no answer, or no credentials.
@@ -210,7 +210,7 @@ def store_errors(url: str) -> Iterator[None]:
 
 
 def store_error(url: str, error: Exception) -> StoreError:
-    """What to say when a store's library has failed."""
+    """The error for a failed store library."""
     return StoreError(
         f"The store of {url!r} cannot be accessed: {type(error).__name__}: {error}. Check the address, the network "
         "and the credentials in storage_options.",
@@ -233,7 +233,7 @@ def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def skip_reason(name: str, *, folder: bool) -> Reason | None:
-    """Why a file or folder with this name is skipped unless requested by name; None if it is not."""
+    """Why a file or folder with this name is skipped unless requested by name; None if it is read."""
     if folder and (name == "_gristmill" or name.endswith(RECORD_SUFFIX)):
         return "record"
     return "hidden" if name.startswith(_HIDDEN) else None

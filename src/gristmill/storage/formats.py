@@ -1,4 +1,4 @@
-"""What input files are: what their names say (format and compression), and what their first bytes say."""
+"""Formats of input files, by their names (format and compression) and by their first bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Format = Literal[
     "warc",
 ]  # fmt: skip
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
-"""The formats of records that lie ready: what workflows read, and what is written by default."""
+"""The formats of ready-made records: the input of workflows and the default output."""
 WrittenFormat = Literal["jsonl", "parquet", "arrow", "csv"]
 WRITTEN_FORMATS: tuple[WrittenFormat, ...] = get_args(WrittenFormat)
 Codec = Literal["none", "gz", "zst", "bz2", "xz"]
@@ -23,7 +23,7 @@ Codec = Literal["none", "gz", "zst", "bz2", "xz"]
 
 @dataclass(frozen=True, slots=True)
 class FormatSpec:
-    """What is known of a format.
+    """Properties of a format.
 
     Attributes:
         label: What people call it.
@@ -66,13 +66,13 @@ EXTENSIONS: Mapping[Format, tuple[str, ...]] = {name: spec.extensions for name, 
 CODECS: Mapping[str, Codec] = {
     ".gz": "gz", ".zst": "zst", ".zstd": "zst", ".bz2": "bz2", ".xz": "xz", ".lzma": "xz",
 }  # fmt: skip
-"""The compression that a suffix stands for."""
+"""The compression that a suffix indicates."""
 COMPRESSED_SUFFIXES = tuple(CODECS)
 _PAGE_RANGE = re.compile(r"(?<=\.xml)-p\d+p\d+$")
 
 
 def codec_of(path: str) -> Codec:
-    """The compression that the suffix of `path` stands for."""
+    """The compression that the suffix of `path` indicates."""
     path = path.lower()
     for suffix, codec in CODECS.items():
         if path.endswith(suffix):
@@ -93,7 +93,7 @@ def has_extension(name: str, extensions: Sequence[str]) -> bool:
 
 
 def format_of(name: str) -> Format | None:
-    """The format that a file's name stands for; None where no reader takes such names."""
+    """The format that a file's name indicates; None if no reader accepts such names."""
     for kind, endings in EXTENSIONS.items():
         if has_extension(name, endings):
             return kind
@@ -177,7 +177,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "text": ("plain text, not records", _RENAME.format("txt", "TextReader (document='line' for a document per line)")),
 }  # fmt: skip
 _NO_TEXT = frozenset(kind for kind, _, _ in _MAGIC) - {"utf-16", "utf-32"}
-"""What no reader of text takes, whatever is called text: the rest may well be text that begins so."""
+"""Content that no text reader accepts, whatever its name; anything else may be text that happens to begin like this."""
 
 
 def recognise(head: bytes) -> str | None:
@@ -241,7 +241,7 @@ def _recognise_text(text: bytes) -> str | None:
 
 
 def mismatch(path: str, kind: str | None, format: Format) -> str | None:
-    """What is wrong with a file that is to be read as `format` and holds `kind`, and what to do; None if nothing is.
+    """The problem with reading a file that holds `kind` as `format`, and the fix; None if there is none.
 
     Args:
         path: The file, by its name.

@@ -31,7 +31,7 @@ from gristmill.errors import DownloadError, DownloadMissingError, GristmillError
 from gristmill.figures import format_size, plural
 
 STATE_SUFFIX = ".json"
-"""Beside a file that is being downloaded: what the server said about it."""
+"""Suffix of the file beside a partial download that holds the server's headers."""
 _PIECE = 256 << 10
 _PROGRESS = 1 << 20
 """Bytes of progress after which attempts are counted from zero."""
@@ -137,7 +137,7 @@ class HttpFiles:
         return size > 0 if announced is None else size == announced
 
     def download(self, url: str, path: str, *, bandwidth_file: str | None = None) -> int:
-        """Download a file to `path`, which may hold its beginning from an earlier attempt; returns its length.
+        """Download a file to `path`, resuming a partial download; returns its length.
 
         Raises:
             DownloadError: It cannot be had; what has come so far stays, for a later attempt.
@@ -187,7 +187,7 @@ class HttpFiles:
         return DownloadError(f"{url} could not be downloaded: the server answered {said}. {hint}", url=url)
 
     def _received(self, url: str, read: Callable[[], T]) -> T:
-        """What `read` returns; an interruption is an error after which another attempt may succeed."""
+        """The result of `read`; an interruption raises an error that allows a retry."""
         try:
             return read()
         except (OSError, http.client.HTTPException) as error:
@@ -212,7 +212,7 @@ class HttpFiles:
 
 
 class _Transfer:
-    """One download: the existing part of the file, and what the server said about it when it began."""
+    """One download: the existing part of the file, and the server's headers from when it began."""
 
     def __init__(self, url: str, path: str, files: HttpFiles, bandwidth: Bandwidth) -> None:
         self.url = url
@@ -228,7 +228,7 @@ class _Transfer:
             return 0
 
     def attempt(self) -> int:
-        """Receive what is missing; returns the length of the file.
+        """Receive the missing part; returns the length of the file.
 
         Raises:
             _TransientError: It is not complete yet.
@@ -294,7 +294,7 @@ class _Transfer:
         return state if isinstance(state, dict) else {}
 
     def _begin(self, validator: str | None, total: int | None) -> None:
-        """Discard the existing part, then keep what tells later whether the file is still the same."""
+        """Discard the existing part, then store what identifies the file later."""
         self._forget()
         with open(self.path + STATE_SUFFIX + "~", "w", encoding="utf-8") as file:
             json.dump({"url": self.url, "validator": validator, "total": total}, file)
@@ -326,7 +326,7 @@ class Bandwidth:
         return most if self.bytes_per_second is None else min(most, self.bytes_per_second)
 
     def wait(self, count: int) -> float:
-        """Pause for as long as `count` bytes take; returns the seconds."""
+        """Sleep for as long as `count` bytes take; returns the seconds."""
         if self.bytes_per_second is None:
             return 0.0
         now, takes = time.time(), count / self.bytes_per_second
@@ -351,7 +351,7 @@ class Bandwidth:
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """What opens http and https addresses, through a proxy if the environment names one, and nothing else."""
+    """An opener for http and https addresses only, through a proxy if the environment names one."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -373,7 +373,7 @@ def _length(response: Any) -> int | None:
 
 
 def _content_range(response: Any) -> tuple[int | None, int | None]:
-    """The first byte of a part and the length of the whole file, as far as the response tells."""
+    """The first byte of a part and the length of the whole file, if the response states them."""
     found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range") or "")
     if found is None:
         return None, None
@@ -382,7 +382,7 @@ def _content_range(response: Any) -> tuple[int | None, int | None]:
 
 
 def _validator(response: Any) -> str | None:
-    """What proves that a file is the same one: a strong ETag, else the date of its last change."""
+    """What identifies a version of a file: a strong ETag, otherwise the date of its last change."""
     tag: str | None = response.headers.get("ETag")
     if tag and not tag.startswith("W/"):
         return tag
@@ -410,7 +410,7 @@ def _write_all(file: IO[bytes], piece: bytes) -> None:
 
 
 def _no_answer(url: str, error: Exception, *, answered: bool) -> Exception:
-    """What an error of a connection becomes: one after which another attempt may succeed, or the end."""
+    """Convert a connection error into one that allows a retry, or a final one."""
     reason = getattr(error, "reason", error)
     if isinstance(reason, ssl.SSLCertVerificationError):
         return StoreError(f"{url}: the certificate of the server is not valid ({reason.verify_message}).", path=url)

@@ -119,9 +119,9 @@ def decode_column(buffer: Bytes, field: Field) -> Column:
 
 
 def texts_of_json(values: pa.LargeStringArray) -> pa.LargeStringArray:
-    """What JSON texts stand for, as texts: strings as they are, null as null, anything else as its JSON.
+    """The values of JSON texts as text: strings as they are, null as null, anything else as its JSON.
 
-    Half of a surrogate pair is decoded as U+FFFD; what begins like a string and is not JSON stays as it is.
+    Half of a surrogate pair is decoded as U+FFFD; text that begins like a string but is not JSON stays as it is.
     """
     data, offsets, valid = string_parts(values)
     starts, ends = offsets[:-1], offsets[1:]
@@ -213,7 +213,7 @@ def _integer(digits: str) -> int:
 
 
 def python_list(text: bytes) -> list[Any]:
-    """What Python's `json` reads from the text of an array, however long an integer, however deep the nesting."""
+    """The result of Python's `json` for the text of an array, for integers of any length and nesting of any depth."""
     try:
         values: list[Any] = json.loads(text)
     except RecursionError:
@@ -335,7 +335,7 @@ def join_objects(texts: Sequence[Pieces], names: Sequence[str], rows: int, *, ta
 
 
 def lines_of(texts: Sequence[Pieces], names: Sequence[str], rows: int) -> Bytes:
-    """The bytes of JSON lines made of the texts of members."""
+    """The bytes of JSON lines built from the texts of their members."""
     data, offsets, _ = string_parts(join_objects(texts, names, rows, tail="\n"))
     return data[: offsets[-1]]
 

@@ -52,7 +52,7 @@ KINDS = {
     ARRAY: "lists",
     OBJECT: "objects",
 }
-"""What values are called that are not null."""
+"""Names of value types other than null."""
 
 
 class JsonRecords:
@@ -147,7 +147,7 @@ class JsonRecords:
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> JsonRecords:
-        """The records that `to_arrow` gave, without checking them again."""
+        """The records from `to_arrow`, without checking them again."""
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks()
         if array.null_count:
@@ -199,7 +199,7 @@ class JsonRecords:
         return None
 
     def kinds(self, name: str) -> set[str]:
-        """What the values of the key are called, as `KINDS` has it; null is nothing."""
+        """The type name of the key's values, from `KINDS`; null has none."""
         self._find([name])
         found = set(self._fields[name].kinds.tolist()).intersection(KINDS)
         return set(map(KINDS.__getitem__, found))
@@ -217,11 +217,11 @@ class JsonRecords:
         return self._columns[name].array
 
     def remember(self, name: str, texts: pa.Array) -> None:
-        """Take the texts under a key from whoever has decoded them before, instead of looking for them again."""
+        """Reuse texts under a key that were already decoded instead of searching for them again."""
         self._columns[name] = Column(texts, False)
 
     def columns(self, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Several columns by name; keys that were never looked for are found in one pass together."""
+        """Several columns by name; keys that were not located before are found together in one pass."""
         self._find(names)
         return {name: self.column(name) for name in names}
 
@@ -241,7 +241,7 @@ class JsonRecords:
         self._columns[name] = decode_column(self.buffer, self._fields[name])
 
     def python_values(self, name: str) -> list[Any]:
-        """What Python's `json` makes of each value; None where the key is missing."""
+        """Each value as Python's `json` parses it; None if the key is missing."""
         self._find([name])
         field = self._fields[name]
         there = None if field.kinds.all() else field.kinds != MISSING
@@ -314,7 +314,7 @@ class JsonRecords:
         return compacted
 
     def to_arrow(self) -> pa.Array:
-        """The raw records as a large_binary array; without a copy when they lie side by side."""
+        """The raw records as a large_binary array; without a copy if they are contiguous."""
         if len(self) and bool((self.starts[1:] == self.ends[:-1]).all()):
             offsets = np.append(self.starts, self.ends[-1])
             return pa.Array.from_buffers(
@@ -430,7 +430,7 @@ class JsonRecords:
             self._scan(list(unknown))
 
     def _raw(self, name: str) -> Pieces:
-        """The JSON text of each value as it stands in its record; none where the key is missing."""
+        """The JSON text of each value as it appears in its record; none if the key is missing."""
         self._find([name])
         field = self._fields[name]
         lengths = np.where(field.kinds == MISSING, -1, field.ends - field.starts)

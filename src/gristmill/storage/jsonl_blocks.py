@@ -129,7 +129,7 @@ def read_blocks(
 
 
 def _joined(blocks: list[RecordBlock]) -> RecordBlock:
-    """Several blocks as one; a line end is between what came from different buffers."""
+    """Concatenate blocks, with a line end between different buffers."""
     sizes = [int(block.ends[-1]) if len(block.ends) else 0 for block in blocks]
     buffer = np.full(sum(sizes) + len(sizes), 10, np.uint8)
     starts, ends, at = [], [], 0
@@ -426,7 +426,7 @@ class _FileReader:
     def _skip_oversized(
         self, source: ByteSource, head: NDArray[np.uint8], offset: int
     ) -> tuple[NDArray[np.uint8], int, int]:
-        """Pass over the rest of the line that starts with `head`; what was read behind it opens the next buffer."""
+        """Skip the rest of the line that starts with `head`; bytes read beyond it start the next buffer."""
         raw, size, blank = head[:MAX_RAW_BYTES].tobytes(), len(head), bool(_IS_SPACE[head].all())
         buffer = np.empty(self._block_bytes, np.uint8)
         while True:

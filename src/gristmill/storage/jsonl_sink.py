@@ -109,13 +109,13 @@ class JsonlSink:
         self._rows += rows
 
     def close(self) -> list[WrittenFile]:
-        """Publish the file, and give it as the only one; without any append it is empty and still readable."""
+        """Publish the file and return it as the only one; without any append it is empty and still readable."""
         if not self._file.size:
             self._file.write(compress_member(b"", self._codec))
         return [self._file.publish(rows=self._rows)]
 
     def abort(self) -> None:
-        """Throw away what was appended."""
+        """Discard what was appended."""
         self._file.discard()
 
 

@@ -43,7 +43,7 @@ class Page(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A piece of the dump that is not a page; with `rest`, nothing behind it can be used."""
+    """A piece of the dump that is not a page; with `rest`, nothing after it is usable."""
 
     cause: str
     detail: str
@@ -95,7 +95,7 @@ def site_of(path: str, *, language: str | None = None, storage_options: StorageO
 
 
 def _head(path: str, storage_options: StorageOptions) -> str:
-    """The first bytes up to the end of the description of the wiki; what of them can be read."""
+    """The first bytes up to the end of the wiki's description, as far as they are readable."""
     source = open_source(path, storage_options=storage_options)
     head, piece = bytearray(), memoryview(bytearray(1 << 16))
     try:

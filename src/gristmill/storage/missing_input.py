@@ -58,7 +58,7 @@ def _contents(left_out: Mapping[str, str | None], fs: Any) -> str:
 
 
 def _advice(example: str, suffix: str, fs: Any) -> str:
-    """What to do with files whose names no reader takes, by what one of them holds where that is easily seen."""
+    """What to do with files that no reader accepts by name, based on the content of one of them."""
     kind = None
     if fs is None and codec_of(example) == "none" and os.path.isfile(example):
         with open(example, "rb") as file:
@@ -88,7 +88,7 @@ def _near(asked: str, path: str, fs: Any) -> str:
 
 
 def _suffix(name: str) -> str:
-    """The suffix of a file's name, in small letters; that of a compression does not count where there is another."""
+    """The suffix of a file's name in lower case; a compression suffix counts only if there is no other."""
     stem, suffix = os.path.splitext(name.rstrip("/").rpartition("/")[2].lower())
     return (os.path.splitext(stem)[1] or suffix) if suffix in COMPRESSED_SUFFIXES else suffix
 

@@ -41,9 +41,9 @@ _REMOTE_FOOTER_THREADS = 16
 _DAMAGE = (pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
 
 _LARGEST_BLOCK = 4
-"""By how much the values of a block may exceed what the footer says, in blocks."""
+"""By how much the values of a block may exceed the footer's figure, in blocks."""
 _DECODING_BYTES = 256 << 20
-"""The memory that decoding a batch may take at least; ordinary batches need a tenth of it."""
+"""Minimum memory allowed for decoding a batch; ordinary batches need a tenth of it."""
 _PIECE_ROWS = 1 << 16
 
 
@@ -91,7 +91,7 @@ def open_parquet(path: str, *, storage_options: StorageOptions = None) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class _Footer:
-    """What planning needs of a footer; the whole of it would be large for files with many row groups."""
+    """The parts of a footer needed for planning; whole footers are large for files with many row groups."""
 
     schema: pa.Schema
     stored_bytes: tuple[int, ...]
@@ -108,7 +108,7 @@ class Footers:
         self._unified: tuple[list[str], pa.Schema] | None = None
 
     def read(self, path: str) -> _Footer | Exception:
-        """The footer of the file, or what is wrong with it."""
+        """The footer of the file, or the problem with it."""
         found = self._read.get(path)
         if found is None:
             try:

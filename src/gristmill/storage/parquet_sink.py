@@ -102,7 +102,7 @@ class ParquetSink:
         return self._file.publish(rows=self._rows)
 
     def abort(self) -> None:
-        """Throw away what was appended."""
+        """Discard what was appended."""
         self._file.discard()
         if self._writer is not None:
             # Closed now, into nothing: its destructor would raise after a failed write.

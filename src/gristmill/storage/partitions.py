@@ -147,7 +147,7 @@ class BadRecord:
 
     @property
     def told(self) -> str:
-        """The detail, with what came of a damaged file."""
+        """The detail, with the consequences for a damaged file."""
         if not self.lost:
             return self.detail
         # How much a file that was cut off had once held is not to be seen.
@@ -170,7 +170,7 @@ class Block(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """About how much memory they take."""
+        """Approximate memory use."""
 
 
 B = TypeVar("B", bound=Block)
@@ -217,14 +217,14 @@ def join_small(
 
 
 def _emptied(held: list[B], join: Callable[[list[B]], B]) -> B:
-    """What is held, as one block; afterwards nothing is."""
+    """Flush what is held as one block."""
     block = held[0] if len(held) == 1 else join(held)
     held.clear()
     return block
 
 
 def find_damage(partition: Partition, read: Callable[[Partition], Iterable[Block]]) -> dict[str, BadRecord]:
-    """The damaged files of a partition by path, found by reading each once; nothing of them is to be kept."""
+    """The damaged files of a partition by path, found by reading each once; none of their rows are kept."""
     found: dict[str, BadRecord] = {}
     for part in partition.ranges:
         for block in read(replace(partition, ranges=(part,))):
@@ -235,7 +235,7 @@ def find_damage(partition: Partition, read: Callable[[Partition], Iterable[Block
 
 
 def estimated_records(rows: int, read_bytes: int, stored_bytes: int) -> int:
-    """About how many records a file holds, of which `read_bytes` gave `rows`; at least one more than these."""
+    """Estimated number of records in a file, of which `read_bytes` held `rows`; at least one more than these."""
     if rows and read_bytes > 0:
         return max(rows + 1, round(rows * stored_bytes / read_bytes))
     return max(rows + 1, stored_bytes // _STORED_RECORD_BYTES)
@@ -329,7 +329,7 @@ def make_partitions(
 
 
 def plain_name(partition_id: str) -> str:
-    """The id without the mark by which files that differ in their endings alone are told apart.
+    """The id without the suffix that distinguishes files whose names differ only in their extensions.
 
     Example:
         >>> plain_name("sub__corpus~gz"), plain_name("corpus~json.b0003")

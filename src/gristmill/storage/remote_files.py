@@ -26,7 +26,7 @@ _TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "created")
 
 
 class StoreFile:
-    """A file of a store, open for reading; what its library raises when the store fails names the file."""
+    """A file of a store, open for reading; errors of the store's library name the file."""
 
     def __init__(self, url: str, storage_options: StorageOptions = None) -> None:
         self._url = url

@@ -1,4 +1,4 @@
-"""Reading partitions of formats besides JSONL and Parquet as blocks of rows."""
+"""Reading partitions of formats other than JSONL and Parquet as blocks of rows."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class _FileReader:
         return pa.table(columns, names=list(self._fields))
 
     def _add(self, table: pa.Table) -> Iterator[TableBlock]:
-        """Let rows wait for the rest of their block; too large ones are bad."""
+        """Queue rows for the rest of their block; rows that are too large are bad."""
         size = decoded_bytes(table)
         if self._block_bytes < self._size + size and self._block_bytes <= 2 * self._size:
             yield from self._flush()  # full enough: filling it up would copy a part of this table

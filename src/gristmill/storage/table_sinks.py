@@ -47,7 +47,7 @@ class CsvSink:
         return self._file.publish(rows=self._rows)
 
     def abort(self) -> None:
-        """Throw away what was appended."""
+        """Discard what was appended."""
         self._file.discard()
 
 
@@ -133,7 +133,7 @@ class ArrowSink:
         return self._file.publish(rows=self._rows)
 
     def abort(self) -> None:
-        """Throw away what was appended."""
+        """Discard what was appended."""
         self._file.discard()
 
 
@@ -196,14 +196,14 @@ class TablePart:
         self._sink.append(payload)
 
     def close(self) -> list[WrittenFile]:
-        """Finish and say what was written; nothing where there was no batch."""
+        """Finish and return what was written; nothing if there was no batch."""
         if self._sink is not None:
             self._done.append(self._sink.close())
             self._sink = None
         return self._done
 
     def abort(self) -> None:
-        """Throw away what is not finished."""
+        """Discard what is not finished."""
         if self._sink is not None:
             self._sink.abort()
 

@@ -20,11 +20,11 @@ Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 MARK = "\ufffd".encode()
 RECORD = "record"
-"""Stands for a column where it is not known which one was repaired: a key, or a value that no stage asks for."""
+"""Placeholder for an unknown column: the repaired text is a key, or a value that no stage reads."""
 
 
 class Repair(NamedTuple):
-    """A document that was repaired: its row number, the (first) column with what was wrong, and the U+FFFD put in."""
+    """A repaired document: its row number, the (first) repaired column, and the number of U+FFFD inserted."""
 
     row: int
     column: str

@@ -64,7 +64,7 @@ class Sequences:
 
 
 class Packer(Protocol):
-    """Turns documents into sequences as they come."""
+    """Packs documents into sequences as they arrive."""
 
     def add(self, ids: Tokens, lengths: Integers, first: int) -> Sequences:
         """The sequences that are complete after these documents, of which the first has the number `first`."""
@@ -104,7 +104,7 @@ class Unpacked:
 
 
 class _Fixed:
-    """What packers to one length share: tokens and runs that are not in a sequence yet."""
+    """Shared by packers with a fixed length: tokens and runs that are not in a sequence yet."""
 
     def __init__(self, length: int, pad_id: int, dtype: np.dtype[Any]) -> None:
         self._length = length
@@ -135,7 +135,7 @@ class _Fixed:
         raise NotImplementedError
 
     def _cut(self, end: int) -> tuple[Tokens, Spans]:
-        """Take what lies before the position `end` out of what waits; a document across it is cut in two."""
+        """Take everything before the position `end` from the queue; a document across it is split."""
         ids, spans = self._ids[:end], self._waiting
         ends = spans.offset + spans.tokens
         before = spans.offset < end
@@ -194,7 +194,7 @@ class Concatenated(_Fixed):
 
 
 class Separate(_Fixed):
-    """Every document is in sequences of its own."""
+    """Every document gets sequences of its own."""
 
     def _complete(self) -> Sequences:
         ids, whole = self._ids, self._waiting
