@@ -18,7 +18,7 @@ HEAD = """# Stages, filters and modifiers
 Everything a recipe can name. Made by `tools/make_stage_reference.py`; change the docstrings, not this page.
 `gristmill stages NAME` shows one with its whole text. In Python a filter is used as `ScoreFilter(NAME(…))` and a
 modifier as `Modify(NAME(…))`; in a recipe the name alone is enough. What the filters measure and how they compare with
-other tools is told in [Filters](../explanation/filters.md).
+other tools is described in [Filters](../explanation/filters.md).
 """
 
 TITLES = {STAGE: "Stages", FILTER: "Filters", MODIFIER: "Modifiers"}
