@@ -12,7 +12,9 @@ from gristmill.compat import constructors, fasttext_lists
 from gristmill.compat.document_ids import checked_ids
 from gristmill.compat.slurm_array import shard_of_run
 from gristmill.execution import stage_pickling
+from gristmill.pipeline import planner
 from gristmill.pipeline.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
 from gristmill.tasks.document import DocumentBatch
 
 _run = Pipeline.run
@@ -46,6 +48,7 @@ def apply() -> None:
     """Show batches as pandas frames, use a Ray cluster that is there, and send the switch along to every worker."""
     DocumentBatch.shows_pandas = True
     registry.default_name = default_executor
+    planner.default_name = name_of
     Pipeline.run = _run_shard  # type: ignore[method-assign]
     Pipeline.enable_resumability = _enable_resumability  # type: ignore[attr-defined]
     fasttext_lists.apply()
@@ -57,11 +60,17 @@ def undo() -> None:
     """Return to Gristmill's own ways."""
     DocumentBatch.shows_pandas = False
     registry.default_name = None
+    planner.default_name = None
     Pipeline.run = _run  # type: ignore[method-assign]
     del Pipeline.enable_resumability  # type: ignore[attr-defined]
     constructors.restore()
     fasttext_lists.undo()
     stage_pickling.before_loading.clear()
+
+
+def name_of(stage: ProcessingStage[Any, Any]) -> str:
+    """The name of a stage that was given none: `_name`, as its first releases had it, or that of the class."""
+    return str(getattr(stage, "_name", None) or type(stage).__name__)
 
 
 def default_executor() -> str:

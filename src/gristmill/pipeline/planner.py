@@ -42,6 +42,8 @@ class Draft:
 
 draft_hooks: list[Callable[[Draft], None]] = []
 """Called with every draft, which they may change; `gristmill.compat` uses it to select one shard of the input."""
+default_name: Callable[[Stage], str] | None = None
+"""Names a stage whose class has no name. With it, stages that share a name are numbered; without, they are refused."""
 
 
 def expand(stages: Sequence[Stage]) -> list[Stage]:
@@ -64,7 +66,10 @@ def expand(stages: Sequence[Stage]) -> list[Stage]:
                     raise PlanningError(f"Composite stage {piece.name!r} has no parts: decompose() returned nothing.")
                 waiting.extend(zip(reversed(inner), repeat(depth + 1)))
                 continue
-            if piece is not stage and piece.name in taken and not isinstance(piece, FusedStage):
+            if default_name is not None and piece.name == ProcessingStage.name:
+                piece = piece.with_(name=default_name(piece))
+            numbers = default_name is not None or piece is not stage
+            if numbers and piece.name in taken and not isinstance(piece, FusedStage):
                 numbered = (f"{piece.name}_{number}" for number in count(2))
                 piece = piece.with_(name=next(name for name in numbered if name not in taken))
             taken.add(piece.name)

@@ -211,6 +211,27 @@ def test_readers_and_writers_of_users(curator: None, folder: Path) -> None:
     assert verify(str(folder / "out")).problems == []
 
 
+class Unnamed(ProcessingStage[DocumentBatch, DocumentBatch]):
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return task
+
+
+class NamedInside(Unnamed):
+    def __init__(self) -> None:
+        self._name = "inside"
+
+
+def test_stages_may_have_no_name_or_the_same(curator: None, folder: Path) -> None:
+    importlib.import_module("nemo_curator")
+    pipeline = Pipeline("p", stages=[FilePartitioningStage(str(folder / "in")), OpensFiles()])
+    for stage in (Unnamed(), NamedInside(), Unnamed(), NamedInside()):
+        pipeline.add_stage(stage)
+    report = pipeline.run(executor=here()).report
+    names = [stage.name for stage in report.stages]
+    assert names == ["opens_files", "Unnamed", "inside", "Unnamed_2", "inside_2"]
+    assert {stage.rows_out for stage in report.stages} == {LINES}
+
+
 def test_a_pipeline_can_be_told_where_to_resume(curator: None, folder: Path) -> None:
     """By the call that its development versions had, and with tasks by their first name."""
     tasks = importlib.import_module("nemo_curator.tasks")
