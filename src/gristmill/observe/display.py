@@ -329,6 +329,8 @@ class Display:
                 if event.message in self._shown_once:
                     return
                 self._shown_once.add(event.message)
+            if isinstance(event, RunFinished) and self._progress.status not in ("starting", "running"):
+                return  # the pipeline that ended, because one of its steps did
             self._progress(event)
             self._show(event)
         except Exception:  # a failing terminal must not stop the run

@@ -259,4 +259,4 @@ def _advised(error: StageFailedError) -> StageFailedError:
     if not error.facts.get("can_be_ignored"):
         return error
     advice = "To quarantine such documents instead, run with --ignore-failures (ignore_failures=True)."
-    return type(error)(f"{error.message} {advice}", **error.facts)
+    return type(error)(f"{error.message} {advice}", **{**error.facts, "can_be_ignored": False})

@@ -52,6 +52,11 @@ def test_of_several_pipelines_each_is_shown_from_zero() -> None:
     assert lines[:2] == lines[2:]
 
 
+def test_a_failed_step_is_told_once() -> None:
+    """A pipeline that fails in one of its steps announces its end behind that of the step."""
+    assert len(lines_of([started(), RunFinished("failed", "no space"), RunFinished("failed", "no space")])) == 2
+
+
 def test_one_line_per_interval() -> None:
     events: list[Event] = [started(), *[task(number) for number in range(30)], RunFinished("done")]
     # 30 tasks, ten seconds apart, are five whole minutes.

@@ -193,8 +193,9 @@ def test_a_run_that_stopped_in_any_step_is_resumed(tmp_path: Path, place: int) -
 
     run(whole(tmp_path / "expected"))
     switches[place].touch()
-    with pytest.raises(StageFailedError, match="stopped"):
+    with pytest.raises(StageFailedError, match="stopped") as caught:
         run(whole(tmp_path / "out"))
+    assert str(caught.value).count("--ignore-failures") == 1
     assert steps_of(tmp_path / "out")
     assert not verify(tmp_path / "out").ok
     switches[place].unlink()

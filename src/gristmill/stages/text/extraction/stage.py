@@ -18,7 +18,7 @@ from gristmill.tasks.document import DocumentBatch
 
 Method = Literal["auto", "fast", "trafilatura", "resiliparse", "justext"]
 OutputFormat = Literal["text", "markdown"]
-NO_TEXT = "no_main_text"
+NO_TEXT, NO_HTML = "no_main_text", "no_html"
 _NEEDS = {"justext": ("justext", "lxml"), "trafilatura": ("trafilatura", "lxml"), "auto": ("trafilatura", "lxml")}
 _SHOWN_BYTES = 1 << 16
 
@@ -26,9 +26,10 @@ _SHOWN_BYTES = 1 << 16
 class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Extracts text from web pages: replaces their bytes by their main text and, optionally, facts about them.
 
-    A page without main text is dropped (`no_main_text`). One that is too large, has more than 100,000 tags, is nested
-    too deeply or makes a library fail is quarantined with the cause. Tables become rows with `|` between cells, code
-    keeps its lines, and formulas become LaTeX between dollars.
+    A page without main text is dropped (`no_main_text`), and so is a document that is no page, such as a text of a WET
+    file (`no_html`). A page that is too large, has more than 100,000 tags, is nested too deeply or makes a library fail
+    is quarantined with the cause. Tables become rows with `|` between cells, code keeps its lines, and formulas become
+    LaTeX between dollars.
 
     Args:
         method: `fast` (Resiliparse with our own rules), `trafilatura` (careful and slow), plain `resiliparse` or
@@ -125,15 +126,25 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         """The text and the requested facts."""
         return ["data"], [self.text_field, *self.metadata.values()]
 
+    def validate_input(self, batch: DocumentBatch) -> bool:
+        """Whether the batch has pages, or texts in place of them, as WET files beside WARC files have."""
+        return self._is_text(batch) or super().validate_input(batch)
+
+    def _is_text(self, batch: DocumentBatch) -> bool:
+        return not batch.columns.has(self.html_field) and batch.columns.has(self.text_field)
+
     def process(self, batch: DocumentBatch) -> DocumentBatch:
         """The batch with the text of its pages, without those that have none."""
+        if self._is_text(batch):
+            batch.drop(np.ones(batch.num_items, bool), reason=NO_HTML)
+            return batch.take(np.zeros(0, np.int64))
         pages = batch.column(self.html_field)
         urls, charsets = self._column(batch, self.url_field), self._column(batch, *self._charset_fields())
         wanted = frozenset(self.metadata)
         kept: list[int] = []
         texts: list[str] = []
         facts: list[dict[str, Any]] = []
-        no_text = np.zeros(batch.num_items, bool)
+        no_text, no_html = np.zeros(batch.num_items, bool), ~np.asarray(pages.is_valid())
         for row, content in enumerate(pages):
             try:
                 page = self._page(content.as_py(), charsets[row], urls[row])
@@ -155,8 +166,9 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         if replaced != batch.get_columns():
             result = result.without(replaced)  # before rows are taken, which copies the pages
             replaced = []
-        if no_text.any():
-            result.drop(no_text, reason=NO_TEXT)
+        for without, reason in ((no_html, NO_HTML), (no_text & ~no_html, NO_TEXT)):
+            if without.any():
+                result.drop(without, reason=reason)
         if len(kept) < batch.num_items:
             result = result.take(np.array(kept, np.int64))
         result = result.without(replaced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gristmill.errors import GristmillError
 from gristmill.ledger import Ledger
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.extraction import HtmlExtractor
+from gristmill.stages.text.io import WarcReader
 from gristmill.stages.text.io.reader import ParquetReader
 from gristmill.stages.text.io.writer import ParquetWriter
 from gristmill.tasks import DocumentBatch
@@ -123,6 +125,19 @@ def test_every_page_is_accounted_for(tmp_path: Path, shared_data: Path) -> None:
     assert reasons == dict(
         zip("efgh", ["no_main_text", "no_main_text", "page_too_large", "nested_too_deeply"], strict=True)
     )
+
+
+def test_texts_beside_pages_are_dropped_and_counted(tmp_path: Path, shared_data: Path) -> None:
+    """A folder may hold the WET and WAT files of a crawl beside its WARC files."""
+    folder = tmp_path / "crawl"
+    folder.mkdir()
+    for path in (shared_data / "warc_real" / "whirlwind").iterdir():
+        shutil.copy(path, folder)
+    stages = [WarcReader(str(folder)), HtmlExtractor("fast"), ParquetWriter(str(tmp_path / "out"))]
+    report = Pipeline("pages", stages=stages).run(executor=LocalExecutor({"num_cpus": 0})).report
+    dropped = {stage.name: stage.dropped for stage in report.stages}
+    assert dropped["html_extractor"] == {"no_html": 2}
+    assert report.rows_written == 2
 
 
 def test_the_text_of_real_pages_is_found(larger_data: Path) -> None:
