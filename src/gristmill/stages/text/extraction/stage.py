@@ -26,10 +26,10 @@ _SHOWN_BYTES = 1 << 16
 class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Extracts text from web pages: replaces their bytes by their main text and, optionally, facts about them.
 
-    A page without main text is dropped (`no_main_text`), and so is a document that is no page, such as a text of a WET
-    file (`no_html`). A page that is too large, has more than 100,000 tags, is nested too deeply or makes a library fail
-    is quarantined with the cause. Tables become rows with `|` between cells, code keeps its lines, and formulas become
-    LaTeX between dollars.
+    A page without main text is dropped (`no_main_text`), and so is a document that is not a page, such as a text of a
+    WET file (`no_html`). A page that is too large, has more than 100,000 tags, is nested too deeply or makes a library
+    fail is quarantined with the cause. Tables become rows with `|` between cells, code keeps its lines, and formulas
+    become LaTeX between dollars.
 
     Args:
         method: `fast` (Resiliparse with our own rules), `trafilatura` (careful and slow), plain `resiliparse` or
