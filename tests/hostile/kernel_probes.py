@@ -216,10 +216,10 @@ def _benchmark_grams(given: Given) -> None:
     directory = np.searchsorted(distinct, np.arange(16, dtype=np.uint64) << np.uint64(60)).astype(np.uint32)
     directory = guarded(np.append(directory, np.uint32(len(distinct))))
     ngram_search.make_filter(distinct, 4)
-    everything = guarded(np.full(16, ~np.uint64(0)))
+    everything = guarded(np.full(32, ~np.uint64(0)))
     found = ngram_search.search_grams(
         given.data, given.offsets, *tables, guarded(np.array([1, 2])), distinct, distinct_sizes,
-        guarded(places[words[heads]]), directory, 4, everything, 4, plain,
+        guarded(places[words[heads]]), directory, 4, everything, guarded(np.array([4, 4])), plain,
     )  # fmt: skip
     rows, hits, firsts, lasts = map(guarded, found)
     hit_bounds = guarded(np.searchsorted(rows, np.arange(len(given.offsets))))

@@ -7,8 +7,9 @@ written without spaces each character counts as a word.
 The index is sorted by hash. `directory` says where the n-grams begin whose hashes share their highest bits, so that a
 look-up reads two places. A blocked Bloom filter (Putze, Sanders and Singler 2007) comes before it: the highest bits of
 a hash choose a word of 64 bits, the lowest choose three bits of it, and n-grams whose bits are not all set are turned
-away. All n-grams of a text go through the filter before any is looked up, without a branch, so that the processor
-fetches several words of the filter at a time.
+away. Each size of n-grams has a filter of its own: that of the few short texts stays in the cache. All n-grams of a
+text go through the filter before any is looked up, without a branch, so that the processor fetches several words of the
+filter at a time.
 """
 
 from __future__ import annotations
@@ -17,10 +18,22 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.arrays import copy_items
+from gristmill.kernels.byte_masks import DIGITS, LETTERS, WHITE, WIDE, byte_masks
 from gristmill.kernels.compiler import inlined, kernel, leaf, routine
+from gristmill.kernels.machine import bit_count, leading_zeros, trailing_zeros
 from gristmill.kernels.text_column import Bytes, Integers
-from gristmill.kernels.utf8 import decode, flags_of
-from gristmill.kernels.word_hashes import ALONE, BLANK, WORD_PRIME, WORD_SEED, mixed
+from gristmill.kernels.utf8 import ALL, ONE, ZERO, decode, flags_of, load_part
+from gristmill.kernels.word_hashes import (
+    ALONE,
+    BLANK,
+    LANES,
+    WINDOW,
+    WORD_PRIME,
+    WORD_SEED,
+    hash_heads,
+    mix_eight,
+    mixed,
+)
 
 Codes = npt.NDArray[np.uint32]
 Pages = npt.NDArray[np.uint16]
@@ -35,6 +48,10 @@ _SIZE = np.uint64(0x9E3779B97F4A7C15)
 _UNDERSCORE = np.uint32(ord("_"))
 _BETWEEN = np.uint8(0x20)
 _SIX = np.uint64(63)
+_HEAD = 8
+_MANY = 16
+"""So many bytes of a window that are not ASCII make it better to go through all of it character by character."""
+_masks = byte_masks(LETTERS + DIGITS, WHITE, WIDE)
 _DIGIT_BITS = 11
 _DIGITS = 1 << _DIGIT_BITS
 _FEW = 64
@@ -42,50 +59,102 @@ _FEW = 64
 
 
 @routine
-def _words(data, begin, end, pages, codes, tokens, starts, ends):
-    """Fill the three arrays with the hash, the first byte and the byte after the last letter of each word; how many."""
-    made = 0
-    token = WORD_SEED
-    letters = 0
-    last = begin
+def _words(data, begin, end, pages, codes, tokens, starts, ends, heads, longs):
+    """Fill `tokens`, `starts` and `ends` with the hash, the first byte and the byte after the last letter of each word.
+
+    Returns how many there are. Where a text is ASCII, words are found in 64 bytes at a time, and the first eight
+    letters of several are hashed at once; `heads` and `longs` are to work with.
+    """
+    made = many = 0
     at = begin
-    ascii_codes = np.int64(pages[0]) * 256
     while at < end:
-        byte = data[at]
-        if byte < 0x80:
-            code, width = codes[ascii_codes + np.int64(byte)], 1
-        else:
+        letters, blank, high = _masks(data, at, end)
+        left = min(end - at, WINDOW)
+        inside = ALL >> np.uint64(WINDOW - left)
+        wide = high & inside
+        if wide != ZERO:
+            inside = (wide & (~wide + ONE)) - ONE
+        taken = left
+        if wide != ZERO or at + left < end:
+            # The last word may go on.
+            taken = WINDOW - leading_zeros(blank & inside)
+        if taken > 0:
+            inside = ALL >> np.uint64(WINDOW - taken)
+            blank &= inside
+            rest = letters & inside
+            while rest != ZERO:
+                first = trailing_zeros(rest)
+                stop = trailing_zeros(blank >> np.uint64(first)) + first
+                word = rest
+                if stop < WINDOW:
+                    word &= (ONE << np.uint64(stop)) - ONE
+                after = WINDOW - leading_zeros(word)
+                rest ^= word
+                starts[made], ends[made] = at + first, at + after
+                length = after - first
+                if bit_count(word) == length:
+                    heads[made] = load_part(data, at + first, min(length, _HEAD))
+                    longs[many] = made
+                    many += length > _HEAD
+                else:
+                    token = WORD_SEED
+                    while word != ZERO:
+                        letter = data[at + trailing_zeros(word)]
+                        token = (token ^ np.uint64(codes[np.int64(pages[0]) * 256 + letter])) * WORD_PRIME
+                        word &= word - ONE
+                    tokens[made], heads[made] = token, ZERO
+                made += 1
+            at += taken
+            continue
+        # Character by character, to the end of the word after what is not ASCII, or further in such a text.
+        stop_at = at + (WINDOW if bit_count(wide) > _MANY else trailing_zeros(wide) + 1)
+        token, known = WORD_SEED, 0
+        while at < end and (known > 0 or at < stop_at):
             point, width = decode(data, at)
             code = flags_of(point, pages, codes)
-        if code == np.uint32(0) or code == _UNDERSCORE:
+            if code < ALONE:
+                if code != np.uint32(0) and code != _UNDERSCORE:
+                    if known == 0:
+                        starts[made] = at
+                    token = (token ^ np.uint64(code)) * WORD_PRIME
+                    known += 1
+                    ends[made] = at + width
+                at += width
+                continue
+            if known > 0:
+                tokens[made], heads[made] = token, ZERO
+                made += 1
+                token, known = WORD_SEED, 0
+            if code < BLANK:
+                tokens[made], heads[made] = np.uint64(code) * WORD_SEED, ZERO
+                starts[made], ends[made] = at, at + width
+                made += 1
             at += width
-            continue
-        if code < ALONE:
-            if letters == 0:
-                starts[made] = at
-            token = (token ^ np.uint64(code)) * WORD_PRIME
-            letters += 1
-            at += width
-            last = at
-            continue
-        if letters > 0:
-            tokens[made], ends[made] = mixed(token), last
+        if known > 0:
+            tokens[made], heads[made] = token, ZERO
             made += 1
-            token, letters = WORD_SEED, 0
-        if code < BLANK:
-            tokens[made], starts[made], ends[made] = mixed(np.uint64(code) * WORD_SEED), at, at + width
-            made += 1
-        at += width
-    if letters > 0:
-        tokens[made], ends[made] = mixed(token), last
-        made += 1
+    # The last eight may go beyond what was made: there is room, and what is there is not read.
+    for place in range(0, made, LANES):
+        hash_heads(tokens, heads, place)
+    ascii_codes = np.int64(pages[0]) * 256
+    for number in range(many):
+        which = longs[number]
+        token = tokens[which]
+        for place in range(starts[which] + _HEAD, ends[which]):
+            token = (token ^ np.uint64(codes[ascii_codes + data[place]])) * WORD_PRIME
+        tokens[which] = token
+    for place in range(0, made, LANES):
+        mix_eight(tokens, place)
     return made
 
 
 @leaf
 def _most_words(size):
-    """How many words a text of `size` bytes has at the most: two words have a byte or a long character between them."""
-    return (size + 1) // 2 + 1
+    """How many words a text of `size` bytes has at the most, and room for as many as are hashed at once.
+
+    Two words have a byte or a long character between them.
+    """
+    return (size + 1) // 2 + 1 + LANES
 
 
 @leaf
@@ -109,12 +178,13 @@ def index_words(data: Bytes, offsets: Integers, pages: Pages, codes: Codes) -> t
         longest = max(longest, offsets[row + 1] - offsets[row])
     room = _most_words(longest)
     tokens, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    heads, longs = np.empty(room, np.uint64), np.empty(room, np.int64)
     hashes, places = np.empty(1024, np.uint64), np.empty(1024, np.int64)
     plain = np.empty(1024, np.uint8)
     bounds = np.zeros(rows + 1, np.int64)
     filled = written = 0
     for row in range(rows):
-        made = _words(data, offsets[row], offsets[row + 1], pages, codes, tokens, starts, ends)
+        made = _words(data, offsets[row], offsets[row + 1], pages, codes, tokens, starts, ends, heads, longs)
         if filled + made > len(hashes):
             hashes, places = _grown(hashes, filled + made), _grown(places, filled + made)
         needed = written + 4 * (offsets[row + 1] - offsets[row]) + made
@@ -221,12 +291,13 @@ def search_grams(
     directory: Numbers,
     directory_bits: int,
     filter_words: Hashes,
-    filter_bits: int,
+    filter_bits: Integers,
     plain: Bytes,
 ) -> tuple[Integers, Integers, Integers, Integers]:
     """The n-grams of texts that are in the index: the text, the number in the index, and the bytes from and to.
 
-    `sizes` says how many words are hashed. Hits come in the order of the texts, of `sizes`, and of their places.
+    `sizes` says how many words are hashed; each size has a filter of its own, of which `filter_bits` says how large it
+    is. Hits come in the order of the texts, of `sizes`, and of their places.
     """
     rows = len(offsets) - 1
     longest = 0
@@ -234,16 +305,28 @@ def search_grams(
         longest = max(longest, offsets[row + 1] - offsets[row])
     room = _most_words(longest)
     tokens, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    heads, longs = np.empty(room, np.uint64), np.empty(room, np.int64)
     near, near_firsts = np.empty(room, np.uint64), np.empty(room, np.int64)
     texts, numbers = np.empty(64, np.int64), np.empty(64, np.int64)
     firsts, lasts = np.empty(64, np.int64), np.empty(64, np.int64)
     made = 0
     directory_shift = np.uint64(64 - directory_bits)
     for row in range(rows):
-        count = _words(data, offsets[row], offsets[row + 1], pages, codes, tokens, starts, ends)
-        for which in range(len(sizes)):
+        count = _words(data, offsets[row], offsets[row + 1], pages, codes, tokens, starts, ends, heads, longs)
+        filter_start = 0
+        for which in range(len(sizes) if len(grams) > 0 else 0):
             size = sizes[which]
-            passed = _filtered(tokens, count, size, filter_words, filter_bits, near, near_firsts)
+            passed = _filtered(tokens, count, size, filter_words, filter_start, filter_bits[which], near, near_firsts)
+            filter_start += 1 << filter_bits[which]
+            # What is looked up is touched first, all of it, so that the processor waits for many loads at a time.
+            for place in range(passed):
+                longs[place] = np.int64(directory[near[place] >> directory_shift])
+            for place in range(passed):
+                number = min(longs[place], len(grams) - 1)
+                heads[place] = grams[number]
+                longs[place] = gram_places[number]
+            for place in range(passed):
+                heads[place] = np.uint64(plain[longs[place]])
             for place in range(passed):
                 value, first = near[place], near_firsts[place]
                 slot = value >> directory_shift
@@ -263,7 +346,7 @@ def search_grams(
 
 
 @routine
-def _filtered(tokens, count, size, filter_words, filter_bits, near, firsts):
+def _filtered(tokens, count, size, filter_words, filter_start, filter_bits, near, firsts):
     """Fill `near` and `firsts` with the hash and the first word of the n-grams that pass the filter; how many."""
     power, roll = _power(size), np.uint64(0)
     salt = np.uint64(size) * _SIZE
@@ -277,7 +360,7 @@ def _filtered(tokens, count, size, filter_words, filter_bits, near, firsts):
         value = mixed(roll + salt)
         near[passed], firsts[passed] = value, word - size + 1
         bits = filter_mask(value)
-        passed += filter_words[value >> shift] & bits == bits
+        passed += filter_words[filter_start + np.int64(value >> shift)] & bits == bits
         oldest = tokens[word - size + 1] * power
     return passed
 
@@ -358,7 +441,7 @@ def _sort_words(words, groups, count, other_words, other_groups, ends):
 def _item_of(word, item_bounds):
     """The last item that begins at the word or before, looked for around where it is if all are of a length."""
     last = len(item_bounds) - 1
-    at = min(np.int64(word * (last / max(1, item_bounds[last]))), last - 1)
+    at = min(int(word * (last / max(1, item_bounds[last]))), last - 1)
     step = 1
     low, high = at, at + 1
     while low > 0 and item_bounds[low] > word:

@@ -64,7 +64,7 @@ def _place(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any
 
 
 @intrinsic
-def _hash_heads(typing: Any, tokens: Any, heads: Any, index: Any) -> Any:
+def hash_heads(typing: Any, tokens: Any, heads: Any, index: Any) -> Any:
     """Make `tokens[index]` and the seven after it the hashes of the letters in `heads`, up to eight for each.
 
     A head holds ASCII characters, the first in its lowest bits, and zeros after the last. Where it holds none, a token
@@ -181,7 +181,7 @@ def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
             at += width
     # The last eight may go beyond what was made: there is room, and what is there is not read.
     for place in range(first, made, LANES):
-        _hash_heads(tokens, heads, place)
+        hash_heads(tokens, heads, place)
     ascii_codes = np.int64(pages[0]) * 256
     for number in range(many):
         place, length, which = longs[number] >> 24, longs[number] >> 16 & 255, longs[number] & 0xFFFF

@@ -17,7 +17,26 @@ from gristmill.stages.deduplication.decontamination.index import GramIndex, Gram
 from gristmill.stages.deduplication.sorted_runs import RunFile, RunFiles, write_run
 
 _CHARACTERS = "abAB ä Ä.,'- \n日本_9"
-texts = st.lists(st.text(st.sampled_from(_CHARACTERS), max_size=24), max_size=4)
+_PIECES = [
+    "a",
+    "b ",
+    " ",
+    "Word ",
+    "eightlet ",
+    "ninelette ",
+    "don't ",
+    "__",
+    "x" * 70,
+    "\x1f",
+    "9.",
+    "ä",
+    "É ",
+    "—",
+    "日",
+]
+# Words are found in 64 bytes at a time, as far as a text is ASCII.
+long_texts = st.lists(st.sampled_from(_PIECES), max_size=60).map("".join)
+texts = st.lists(st.text(st.sampled_from(_CHARACTERS), max_size=24) | long_texts, max_size=4)
 
 
 def reference_words(text: str) -> list[tuple[str, int, int]]:
@@ -49,8 +68,8 @@ def hits_of(index: GramIndex, documents: list[str]) -> set[tuple[int, int, int]]
     data, offsets, _ = text_column(list(documents))
     arrays = (index.array(name) for name in ("sizes", "grams", "gram_sizes", "gram_places", "directory"))
     found = search_grams(
-        data, offsets, *word_tables(), *arrays, index.directory_bits, index.array("filter"), index.filter_bits,
-        index.array("plain"),
+        data, offsets, *word_tables(), *arrays, index.directory_bits, index.array("filter"),
+        index.array("filter_bits"), index.array("plain"),
     )  # fmt: skip
     return set(zip(found[0].tolist(), found[2].tolist(), found[3].tolist(), strict=True))
 

@@ -191,7 +191,10 @@ def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule
     status = np.where(searched > 0, SEARCHED, np.where(has_grams, TEMPLATE, TOO_SHORT))
     distinct = grams[heads]
     directory_bits = max(4, len(distinct).bit_length())
-    filter_bits = max(4, (len(distinct) // _GRAMS_PER_FILTER_WORD).bit_length())
+    key_sizes, gram_keys = np.unique(keys[sizes > 0]), rule.keys(gram_sizes[heads].astype(np.int64))
+    of_size = [distinct[gram_keys == size] for size in key_sizes]
+    filter_bits = [max(4, (len(mine) // _GRAMS_PER_FILTER_WORD).bit_length()) for mine in of_size]
+    filters = [make_filter(mine, bits) for mine, bits in zip(of_size, filter_bits, strict=True)]
     arrays: dict[str, Any] = {
         "grams": distinct,
         "gram_sizes": gram_sizes[heads],
@@ -199,15 +202,16 @@ def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule
         "directory": np.searchsorted(
             distinct, (np.arange(1 << directory_bits, dtype=np.uint64) << np.uint64(64 - directory_bits))
         ).astype(np.uint32),
-        "filter": make_filter(distinct, filter_bits),
+        "filter": np.concatenate([np.zeros(0, np.uint64), *filters]),
         "plain": plain,
         "posting_bounds": np.append(heads, len(words)),
         "postings": words,
         "item_bounds": item_bounds,
         "searched": searched,
         "status": status.astype(np.uint8),
-        "sizes": np.unique(keys[sizes > 0]).astype(np.int64),
-        "bits": np.array([directory_bits, filter_bits]),
+        "sizes": key_sizes.astype(np.int64),
+        "directory_bits": np.array([directory_bits]),
+        "filter_bits": np.array(filter_bits, np.int64),
         **listed,
     }
     arrays["directory"] = np.append(arrays["directory"], np.uint32(len(distinct)))
@@ -300,4 +304,4 @@ class GramIndex(ItemList):
 
     def __init__(self, runs: RunFiles | pa.Table) -> None:
         super().__init__(runs)
-        self.directory_bits, self.filter_bits = map(int, self.array("bits"))
+        self.directory_bits = int(self.array("directory_bits")[0])

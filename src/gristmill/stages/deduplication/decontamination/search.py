@@ -88,7 +88,7 @@ class GramHits(DocumentStage):
             index.array("directory"),
             index.directory_bits,
             index.array("filter"),
-            index.filter_bits,
+            index.array("filter_bits"),
             index.array("plain"),
         )
         counts = np.bincount(rows, minlength=task.num_items)

@@ -114,7 +114,7 @@ def _examples(
 
 
 def first_of_each(items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """The places of the first documents of each item, as many as are shown, in order."""
+    """The places of the first `_DOCUMENTS` of each item, in order."""
     order = np.argsort(items, kind="stable")
     ranked = items[order]
     begins = np.concatenate([[0], np.flatnonzero(ranked[1:] != ranked[:-1]) + 1]) if len(ranked) else np.zeros(0, int)
