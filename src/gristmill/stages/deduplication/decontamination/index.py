@@ -254,11 +254,10 @@ def _covered(
     words: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint8], item_bounds: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """How many words of each item are part of an n-gram."""
-    steps = np.zeros(int(item_bounds[-1]) + 1, np.int32)
-    np.add.at(steps, words, 1)
-    np.add.at(steps, words + sizes, -1)
-    inside = np.concatenate([[0], np.cumsum(np.cumsum(steps[:-1]) > 0)])
-    return np.diff(inside[item_bounds])
+    reach = np.zeros(int(item_bounds[-1]), np.int64)
+    reach[words] = words + sizes  # a word begins one n-gram at the most
+    inside = np.maximum.accumulate(reach) > np.arange(len(reach))
+    return np.diff(np.concatenate([[0], np.cumsum(inside)])[item_bounds])
 
 
 class ItemList:
