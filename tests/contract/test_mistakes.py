@@ -38,7 +38,7 @@ class Mistake:
     without: Sequence[str] = ()
 
 
-SHIPPED = "code, demo, english, grade, knowledge, non_english, rephrase, web, web_crawl, web_dedup"
+SHIPPED = "code, demo, english, grade, knowledge, non_english, rephrase, translate, web, web_crawl, web_dedup"
 
 COMMAND_LINE = [
     Mistake(

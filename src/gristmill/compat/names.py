@@ -108,6 +108,7 @@ NAMES: dict[str, str] = {
     "stages.deduplication.exact.workflow.ID_GENERATOR_OUTPUT_FILENAME": "compat.id_generator:EXACT_FILE",
     "stages.deduplication.fuzzy.workflow.ID_GENERATOR_OUTPUT_FILENAME": "compat.id_generator:FUZZY_FILE",
     "tasks._EmptyTask": "tasks.base:EmptyTask",  # its name until 1.3
+    "stages.text.experimental.translation.pipeline.TranslationStage": "stages.synthetic.translation:TranslationStage",
 }
 """Names that are not found by their module, as `module:name` of Gristmill."""
 
@@ -117,8 +118,8 @@ _LLM = (
     "answers as text or by a JSON schema."
 )
 _NO_TRANSLATION = (
-    "The nearest is LLMStage (gristmill.stages.text.annotate) with a prompt that asks for a translation and "
-    "max_chunk_chars for long documents."
+    "The nearest is TranslationStage (gristmill.stages.synthetic), which cuts, translates and joins documents itself; "
+    "LLMStage grades translations."
 )
 _NO_DESIGNER = (
     "The nearest are LLMStage (gristmill.stages.text.annotate) and the stages in stages.synthetic.nemotron_cc."

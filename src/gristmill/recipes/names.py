@@ -125,7 +125,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         STAGE,
         """
         DistillStage DiverseQAPostProcessingStage DiverseQAStage EducationalGrade ExtractKnowledgeStage
-        KnowledgeListPostProcessingStage KnowledgeListStage WikipediaParaphrasingStage
+        KnowledgeListPostProcessingStage KnowledgeListStage TranslationStage WikipediaParaphrasingStage
         """,
     ),
     f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),

@@ -17,6 +17,7 @@ NEEDED = {
     "non_english": {"input_path", "output_path"},
     "code": {"input_path", "output_path", "path_to_tokenizer"},
     "grade": {"input_path", "model", "output_path"},
+    "translate": {"input_path", "model", "output_path", "source_lang", "target_lang"},
     "knowledge": {"input_path", "model", "output_path"},
     "rephrase": {"input_path", "model", "output_path"},
     "web": {"input_path", "output_path"},
@@ -83,7 +84,7 @@ def test_a_path_never_means_a_shipped_recipe(path: str) -> None:
 
 
 def test_unknown() -> None:
-    listed = r"code, demo, english, grade, knowledge, non_english, rephrase, web, web_crawl, web_dedup\. "
+    listed = r"code, demo, english, grade, knowledge, non_english, rephrase, translate, web, web_crawl, web_dedup\. "
     with pytest.raises(RecipeError, match=listed + "Did you mean 'english'"):
         find_recipe("englisch")
 

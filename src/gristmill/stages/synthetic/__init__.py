@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         WikipediaParaphrasingStage,
     )
     from gristmill.stages.synthetic.qa_multilingual_synthetic import QAMultilingualSyntheticStage
+    from gristmill.stages.synthetic.translation import TranslationStage
 
 __all__ = [
     "DistillStage",
@@ -28,10 +29,15 @@ __all__ = [
     "KnowledgeListPostProcessingStage",
     "KnowledgeListStage",
     "QAMultilingualSyntheticStage",
+    "TranslationStage",
     "WikipediaParaphrasingStage",
 ]
 
-_OTHERS = {"EducationalGrade": "grading", "QAMultilingualSyntheticStage": "qa_multilingual_synthetic"}
+_OTHERS = {
+    "EducationalGrade": "grading",
+    "QAMultilingualSyntheticStage": "qa_multilingual_synthetic",
+    "TranslationStage": "translation",
+}
 __getattr__, __dir__ = lazy_names(
     __name__,
     {

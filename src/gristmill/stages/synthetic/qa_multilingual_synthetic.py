@@ -15,7 +15,7 @@ from gristmill.models.client.llm_client import AsyncLLMClient, GenerationConfig,
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.synthetic.nemotron_cc.base import as_async, check_prompt, filled
 from gristmill.stages.text.annotate.questions import Question
-from gristmill.stages.text.annotate.stage import LLMStage
+from gristmill.stages.text.annotate.stage import LLMStage, Owner
 from gristmill.stages.text.models.model import check_positive
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
@@ -129,11 +129,11 @@ class _SampleAnswers(LLMStage):
     def inputs(self) -> Spec:
         return ["data"], [_SAMPLE, _PROMPT]
 
-    def _questions(self, batch: DocumentBatch, owners: list[int]) -> Iterator[list[Question]]:
+    def _questions(self, batch: DocumentBatch, owners: list[Owner]) -> Iterator[list[Question]]:
         samples = batch.column(_SAMPLE).to_pylist()
         for group in super()._questions(batch, owners):
             for question, owner in zip(reversed(group), reversed(owners), strict=False):
-                question.key = answer_key(self._prefix + samples[owner].to_bytes(8, "little"), question.messages)
+                question.key = answer_key(self._prefix + samples[owner[0]].to_bytes(8, "little"), question.messages)
             yield group
 
     def _joined(self, column: str, values: list[Any]) -> Any:

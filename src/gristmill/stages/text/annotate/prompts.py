@@ -118,3 +118,26 @@ def chunks_of(text: str, max_chars: int | None) -> list[str]:
         start = end
     pieces.append(text[start:])
     return pieces
+
+
+def spaced_chunks(text: str, max_chars: int | None) -> list[tuple[str, str, str]]:
+    """As `chunks_of`, each piece without the white space at its ends, and that before and after it.
+
+    Example:
+        >>> spaced_chunks(" One two.  Three four.", 12)
+        [('One two.', ' ', '  '), ('Three four.', '', '')]
+    """
+    made: list[tuple[str, str, str]] = []
+    blank = ""
+    for piece in chunks_of(text, max_chars):
+        left = piece.lstrip()
+        bare = left.rstrip()
+        if bare:
+            made.append((bare, blank + piece[: len(piece) - len(left)], left[len(bare) :]))
+            blank = ""
+        else:
+            blank += piece
+    if blank and made:
+        bare, before, after = made.pop()
+        made.append((bare, before, after + blank))
+    return made

@@ -19,11 +19,12 @@ from gristmill.models.client.llm_client import AsyncLLMClient, GenerationConfig
 from gristmill.models.client.openai_client import AsyncOpenAIClient
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.text.annotate.budget import Limits, SharedBudget, reset_budget
-from gristmill.stages.text.annotate.prompts import PromptTemplate, chunks_of
+from gristmill.stages.text.annotate.prompts import PromptTemplate, chunks_of, spaced_chunks
 from gristmill.stages.text.annotate.questions import INVALID, Failure, Figures, Messages, Question, Questioner
 from gristmill.stages.text.annotate.structured import (
     AnswerSchema,
     InvalidAnswerError,
+    Spaced,
     check_join,
     column_of,
     join_suits,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 ANSWERS_FOLDER = "answers"
 """The folder of the cache in the record of an output."""
+Owner = tuple[int, str, str]
+"""The row that a question belongs to, and the white space before and after its chunk."""
 _RESPONSE_FORMATS = ("json_schema", "json_object", "none")
 _SHOWN_ANSWER = 4000
 _GROUP = 16
@@ -72,8 +75,9 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             JSON), or `none` for servers that support neither.
         text_field: The column to split into chunks; a document without text there is not asked about.
         max_chunk_chars: Ask about longer texts in chunks of at most this many characters.
-        join: How the answers to the chunks of a document become one: `concat`, `first`, `last`, `max`, `min`, `mean` or
-            `most_frequent`; a mapping chooses by column. Required with `max_chunk_chars`.
+        join: How the answers to the chunks of a document become one: `concat`, `in_place` (with the white space of the
+            document between them), `first`, `last`, `max`, `min`, `mean` or `most_frequent`; a mapping chooses by
+            column. Required with `max_chunk_chars`.
         truncated: What to do with an answer that was cut off at `max_tokens`: `quarantine` its document, or `keep` it.
         max_concurrent_requests: How many requests may be under way at once in each worker. The stage lowers the number
             while the server is overloaded. By default a stage has one worker.
@@ -360,15 +364,17 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         if self._questioner is None:
             self.setup()
         questioner: Any = self._questioner
-        owners: list[int] = []
+        owners: list[Owner] = []
+        keeps_space = self.join == "in_place"
         replies, figures = questioner.replies(self._questions(batch, owners))
         self._log(figures)
         rows: list[list[Any]] = [[] for _ in range(batch.num_items)]
         failures: dict[int, Failure] = {}
         for owner, (value, failure) in zip(owners, replies, strict=True):
             if failure is not None:
-                failures.setdefault(owner, failure)
-            rows[owner].append(value)
+                failures.setdefault(owner[0], failure)
+            row, before, after = owner
+            rows[row].append(Spaced(value, before, after) if keeps_space and isinstance(value, str) else value)
         columns = self._columns()
         made: list[list[Any]] = []
         for row, values in enumerate(rows):
@@ -390,26 +396,33 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             batch = batch.with_column(column, array, is_json=is_json)
         return batch
 
-    def _questions(self, batch: DocumentBatch, owners: list[int]) -> Iterator[list[Question]]:
-        """The questions about each document, a few documents at a time; the row of each is appended to `owners`."""
+    def _questions(self, batch: DocumentBatch, owners: list[Owner]) -> Iterator[list[Question]]:
+        """The questions about each document, a few documents at a time; the place of each is appended to `owners`."""
         names = self._variables()
         values = {name: batch.columns.python_values(name) for name in names}
         texts = batch.text(self.text_field).to_pylist() if self.text_field in names else None
         rows, partition = batch.rows.tolist(), batch.partition_id
         group: list[Question] = []
+        keeps_space = self.join == "in_place"
         for row in range(batch.num_items):
             text = None if texts is None else texts[row]
-            if texts is not None and not text:
+            if texts is not None and (not text or (keeps_space and text.isspace())):
                 continue
             document = {name: values[name][row] for name in names}
-            pieces = [text] if text is None else chunks_of(text, self.max_chunk_chars)
-            for index, piece in enumerate(pieces):
+            pieces = [(text, "", "")]
+            if text is not None:
+                pieces = (
+                    spaced_chunks(text, self.max_chunk_chars)
+                    if keeps_space
+                    else [(piece, "", "") for piece in chunks_of(text, self.max_chunk_chars)]
+                )
+            for index, (piece, before, after) in enumerate(pieces):
                 shown = {**document, "chunk_index": index, "chunk_count": len(pieces)}
                 if piece is not None:
                     shown[self.text_field] = piece
                 messages = self._messages(shown)
                 group.append(Question(answer_key(self._prefix, messages), messages, (partition, rows[row])))
-                owners.append(row)
+                owners.append((row, before, after))
             if len(group) >= _GROUP:
                 yield group
                 group = []

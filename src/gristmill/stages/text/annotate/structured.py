@@ -134,6 +134,23 @@ class AnswerSchema:
 # --- joining the answers to the chunks of a document ---
 
 
+class Spaced(str):
+    """An answer with the white space that surrounds its chunk in the document."""
+
+    before: str
+    after: str
+
+    def __new__(cls, text: str, before: str, after: str) -> Spaced:
+        """The answer without white space of its own at its ends."""
+        made = super().__new__(cls, text.strip())
+        made.before, made.after = before, after
+        return made
+
+
+def _in_place(values: list[Any]) -> str:
+    return "".join(f"{one.before}{one}{one.after}" if isinstance(one, Spaced) else str(one) for one in values)
+
+
 def _concat(values: list[Any]) -> Any:
     if all(isinstance(one, list) for one in values):
         return [item for one in values for item in one]
@@ -153,6 +170,7 @@ def _most_frequent(values: list[Any]) -> Any:
 
 JOINS: Mapping[str, Callable[[list[Any]], Any]] = {
     "concat": _concat,
+    "in_place": _in_place,
     "first": lambda values: values[0],
     "last": lambda values: values[-1],
     "max": max,
@@ -179,7 +197,7 @@ def joined(values: list[Any], join: str) -> Any:
     found = [one for one in values if one is not None]
     if not found:
         return None
-    if len(values) == 1:
+    if len(values) == 1 and not isinstance(found[0], Spaced):
         return found[0]
     return JOINS[join](found)
 
@@ -188,6 +206,8 @@ def join_suits(join: str, kind: pa.DataType | None) -> bool:
     """Whether values of this type can be joined in this way."""
     if join in _ON_NUMBERS:
         return kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    if join == "in_place":
+        return kind is not None and pa.types.is_large_string(kind)
     if join == "concat":
         return kind is not None and (pa.types.is_large_string(kind) or pa.types.is_large_list(kind))
     return True
