@@ -1,4 +1,4 @@
-"""Executors by name, loaded when they are asked for."""
+"""Executors by name, loaded on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOMES = {
 
 
 default_name: Callable[[], str] | None = None
-"""Names the executor where none is asked for, instead of the local one; set by `gristmill.compat`."""
+"""The default executor, if not the local one; set by `gristmill.compat`."""
 
 
 def executor_names() -> list[str]:
@@ -44,7 +44,7 @@ def get_executor(name: str, config: Mapping[str, Any] | None = None) -> BaseExec
 
 
 def as_executor(executor: BaseExecutor | str | None) -> BaseExecutor:
-    """The executor itself, or the one that a name (None: the default) stands for."""
+    """The executor itself, or the one with the given name (None: the default)."""
     if executor is None or isinstance(executor, str):
         return get_executor(executor or (default_name() if default_name else "local"))
     from gristmill.backends.base import BaseExecutor

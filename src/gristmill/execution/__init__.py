@@ -1,1 +1,1 @@
-"""What every engine shares: running a segment, calling a stage, narrowing failures down, committing."""
+"""Shared by all engines: running a segment, calling a stage, narrowing down failures, committing."""

@@ -1,4 +1,4 @@
-"""The driver's side of a run: the tasks to do, and what happens to everything that executors deliver."""
+"""The driver's side of a run: the tasks to do, and the handling of everything that executors deliver."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from gristmill.tracking.origins import Lineage, Step, with_lineage
 
 _MOST_REASONS = 20
 _LARGE_BYTES = 256 * 10**6
-"""Twice what a partition has that was split."""
+"""Twice the size of a partition that was split."""
 _LEAST_QUARANTINED = 10
-"""A share as error budget never means fewer records than this."""
+"""An error budget given as a share always allows at least this many records."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class TaskTree:
 
 @dataclass(slots=True)
 class _Open:
-    """A partition on its way."""
+    """A partition in progress."""
 
     tree: TaskTree = field(default_factory=TaskTree)
     trails: dict[tuple[int, ...] | None, Trail] = field(default_factory=dict)
@@ -188,22 +188,22 @@ class Work:
 
     @property
     def input_bytes(self) -> int:
-        """About how much is left to read."""
+        """Approximate number of bytes left to read."""
         return sum(map(_input_bytes, self._left.values()))
 
     def source_files(self) -> Iterator[str]:
-        """The files that are left to read, some of them several times."""
+        """The files left to read, possibly with repetitions."""
         return (part.path for partition in self._left.values() for part in partition.ranges)
 
     def go_on_with(self, plan: ExecutionPlan, root: Callable[[Partition], Task[Any]]) -> None:
-        """Do what is left by another plan, because earlier steps have done the rest."""
+        """Continue with another plan, because earlier steps have done the rest."""
         self.plan, self._root = plan, root
 
     def tasks(self) -> Iterator[Task[Any]]:
-        """The root tasks of all partitions that are left, ready to run.
+        """The root tasks of all remaining partitions, ready to run.
 
-        In source order, but for large files that could not be split: those come first, so that no worker is left with
-        one alone when the others have finished.
+        In source order, except that large files that could not be split come first, so that no worker is left with one
+        when the others have finished.
         """
         sizes = {number: _input_bytes(partition) for number, partition in self._left.items()}
         for number in sorted(sizes, key=lambda number: -sizes[number] if sizes[number] > _LARGE_BYTES else 0):
@@ -216,7 +216,7 @@ class Work:
             yield task
 
     def deliver(self, end: TaskEnd) -> None:
-        """Take what one task left; commits the partition when it was the last of its tasks."""
+        """Process the end of one task; commits the partition if it was the last of its tasks."""
         lineage = end.lineage
         partition = self._left[lineage.partition]
         if end.entry is not None or (end.failed is not None and not lineage.path):
@@ -300,7 +300,7 @@ class Work:
 
 
 def _input_bytes(partition: Partition) -> int:
-    """About how much a partition reads."""
+    """Approximate number of bytes that a partition reads."""
     size = 0
     for part in partition.ranges:
         to_its_end = part.whole or part.end < 0 or part.end > part.size

@@ -1,4 +1,4 @@
-"""What a failing stage becomes: an error that names stage, file and row, or a quarantined record."""
+"""Turns stage failures into an error that names stage, file and row, or into a quarantined record."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _told(stage: ProcessingStage[Any, Any], error: BaseException) -> tuple[str, 
 
 
 def _without_cuda(stage: ProcessingStage[Any, Any], error: BaseException) -> str | None:
-    """What to write instead, for code that asks for CUDA where there is none; None for any other error."""
+    """The fix for code that asks for CUDA on a machine without it; None for any other error."""
     frames = traceback.extract_tb(error.__traceback__)
     if not any(frame.name == "_lazy_init" and "torch" in Path(frame.filename).parts for frame in frames):
         return None

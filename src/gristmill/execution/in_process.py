@@ -25,7 +25,7 @@ from gristmill.tracking.origins import lineage_of
 
 _HERE = "0"
 _SAMPLE_S = 5.0
-"""Seconds between two samples, at least; they are taken when a task has ended. A short run has one, at its end."""
+"""Minimum seconds between two samples, taken when a task has ended. A short run has one, at its end."""
 
 
 def run_in_process(
@@ -97,7 +97,7 @@ def run_in_process(
 
 
 def _highest_memory() -> int:
-    """The most memory that this process ever had, in bytes."""
+    """Peak memory of this process, in bytes."""
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
@@ -105,7 +105,7 @@ def _highest_memory() -> int:
 
 
 class _Flow:
-    """Tasks between segments: each segment gets as many at once as it asks for, and the rest at the end."""
+    """Tasks between segments: each segment gets as many at once as it requests, and the rest at the end."""
 
     def __init__(self, runners: list[SegmentRunner], work: Work) -> None:
         self._runners = runners
@@ -115,12 +115,12 @@ class _Flow:
         self._sampled_at = time.monotonic()
 
     def add(self, place: int, task: Task[Any]) -> bool:
-        """Let a task wait for the segment number `place`; says whether it should run now."""
+        """Queue a task for segment number `place`; returns whether it should run now."""
         self._waiting[place].append(task)
         return len(self._waiting[place]) >= self._runners[place].segment.batch_size
 
     def run(self, place: int) -> None:
-        """Let the segment number `place` work on what waits for it."""
+        """Run segment number `place` on its queued tasks."""
         tasks = self._waiting.pop(place, [])
         if not tasks:
             return
@@ -152,7 +152,7 @@ class _Flow:
             self._sample(place)
 
     def _sample(self, place: int) -> None:
-        """Tell how things stand, when the segment number `place` has just worked."""
+        """Report progress after segment number `place` has worked."""
         self._sampled_at = time.monotonic()
         held = measure_tree([os.getpid()]).pss_bytes
         every = range(len(self._runners))

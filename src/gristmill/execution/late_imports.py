@@ -20,9 +20,9 @@ from types import ModuleType
 from typing import Any
 
 _HIDDEN = ("pandas", "scipy", "yaml", "coverage")
-"""What PyArrow and numba look for when they are imported, and do without."""
+"""Modules that PyArrow and numba try to import but do not need."""
 _ON_USE = ("pyarrow.compute", "pyarrow.parquet")
-"""What runs when it is used."""
+"""Modules that are executed on first use."""
 _lock = threading.RLock()
 _running: list[ModuleType] = []
 
@@ -36,7 +36,7 @@ class _Finder:
     hiding = True
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Refuse what is hidden, and leave everything else to the other finders."""
+        """Reject hidden packages, and leave everything else to the other finders."""
         if self.hiding and name in _HIDDEN:
             raise ModuleNotFoundError(f"{name} is loaded when it is needed", name=name)
         if self.hiding or name != "numba":
@@ -89,7 +89,7 @@ class _OnUse(ModuleType):
         return getattr(self, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By name, as modules travel to workers with code of the user's."""
+        """Pickle by name, because modules travel to workers with user code."""
         return importlib.import_module, (self.__name__,)
 
 

@@ -43,7 +43,7 @@ class PackedTask:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate memory use."""
         return _SMALL + (0 if self.documents is None else int(self.documents.nbytes))
 
     def __deepcopy__(self, memo: object) -> PackedTask:
@@ -56,7 +56,7 @@ class PackedTask:
 
 
 def pack(task: Task[Any]) -> PackedTask:
-    """The task in parts. Classes of the user's script go by value, because their names mean nothing elsewhere."""
+    """Split the task into parts. Classes of the user's script are pickled by value: workers cannot import them."""
     lineage = lineage_of(task)
     documents = None
     if isinstance(task, DocumentBatch):
@@ -66,7 +66,7 @@ def pack(task: Task[Any]) -> PackedTask:
 
 
 def unpack(packed: PackedTask) -> Task[Any]:
-    """The task again, of the class it was and with all its attributes."""
+    """Rebuild the task with its class and all its attributes."""
     task: Task[Any] = pickle.loads(packed.body)  # noqa: S301 (written by a process of this run)
     if isinstance(task, DocumentBatch):
         return task.with_columns(from_transport(packed.documents))
@@ -74,10 +74,10 @@ def unpack(packed: PackedTask) -> Task[Any]:
 
 
 def pack_end(end: TaskEnd) -> tuple[TaskEnd, PackedTask | None]:
-    """The end, with the documents of its task beside it."""
+    """The end of a task, with its documents separate."""
     return (end, None) if end.task is None else (replace(end, task=None), pack(end.task))
 
 
 def unpack_end(end: TaskEnd, packed: PackedTask | None) -> TaskEnd:
-    """The end again."""
+    """Rebuild the end of a task."""
     return end if packed is None else replace(end, task=unpack(packed))

@@ -60,7 +60,7 @@ class PartitionOutput:
         self.reason = ""
 
     def note(self, lineage: Lineage) -> None:
-        """Take over the trail of a task that has come to its end."""
+        """Add the trail of a task that has ended."""
         self._trails.setdefault(lineage.source, Trail()).merge(lineage.trail)
 
     def append(self, batch: DocumentBatch) -> int:
@@ -89,7 +89,7 @@ class PartitionOutput:
         return TaskEnd(whole, entry=commit(self._sink, self._settings, partition, files, trail))
 
     def abort(self) -> None:
-        """Remove what was written."""
+        """Remove the written files."""
         if self._file is not None:
             self._file.abort()
             self._file = None

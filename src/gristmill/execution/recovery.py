@@ -19,15 +19,15 @@ _ALONE_BEFORE_SEARCH = 3
 _DEATHS_OF_ONE_DOCUMENT = 2
 _PIECES = 16
 FEW = 16
-"""How many documents a stage gets at a time that has exceeded the default time limit."""
+"""How many documents at a time a stage gets after it exceeded the default time limit."""
 _MOST_ATTEMPTS = 400
 _MOST_DEATHS_NOWHERE = 4
-"""How often a task may kill where no document is in hand (while a file is read, say) before it is given up."""
+"""How often a task may kill its worker without a document in progress (for example while a file is read)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a worker had come: number of the call, index of the stage, and the rows in hand."""
+    """A worker's position: number of the call, index of the stage, and the rows in progress."""
 
     call: int
     stage: int
@@ -64,12 +64,12 @@ class Attempts:
 
     @property
     def alone(self) -> bool:
-        """Whether the next attempt must be made in a fresh worker with nothing else."""
+        """Whether the next attempt must run alone in a fresh worker."""
         return self.deaths > 0
 
     @property
     def hints(self) -> Hints:
-        """What the next attempt should know."""
+        """Hints for the next attempt."""
         return Hints(
             slices={call: tuple(pieces) for call, pieces in self.slices.items()},
             poison={call: dict(rows) for call, rows in self.poison.items()},
@@ -112,9 +112,9 @@ class Attempts:
             self.poison.setdefault(place.call, {})[place.lo] = cause
 
     def _split(self, place: Place) -> None:
-        """Cut the piece that killed into smaller ones; what lies around it stays as it is.
+        """Split the piece that killed a worker; the pieces around it stay as they are.
 
-        Only the rows that are known to hold a killer are listed; the runner fills the gaps.
+        Only rows known to contain a killer are listed; the runner fills the gaps.
         """
         step = max(1, -(-(place.hi - place.lo) // _PIECES))
         finer = [(start, min(place.hi, start + step)) for start in range(place.lo, place.hi, step)]
@@ -128,7 +128,7 @@ class Attempts:
 
 
 def around(lo: int, hi: int, poison: Mapping[int, str]) -> Iterator[tuple[int, int]]:
-    """The piece `lo:hi` cut so that every poisonous row stands alone."""
+    """The piece `lo:hi`, split so that every poisonous row is alone."""
     start = lo
     for row in sorted(row for row in poison if lo <= row < hi):
         if row > start:
@@ -153,7 +153,7 @@ def by_time(start: int, stop: int, limit_s: float, most: int | None = None) -> I
 
 
 def with_gaps(slices: Slices, rows: int, limit_s: float | None, most: int | None = None) -> Iterator[tuple[int, int]]:
-    """The slices and, in order, what lies before, between and behind them."""
+    """The slices and, in order, the gaps before, between and after them."""
     at = 0
     for lo, hi in [*slices, (rows, rows)]:
         if at < lo:

@@ -33,7 +33,7 @@ Stage = ProcessingStage[Any, Any]
 
 
 def set_up_node(stage: Stage, node: NodeInfo, metadata: WorkerMetadata) -> None:
-    """Call `setup_on_node`; what it raises becomes an error that names the stage."""
+    """Call `setup_on_node`; exceptions become an error that names the stage."""
     try:
         stage.setup_on_node(node, metadata)
     except Exception as error:
@@ -104,7 +104,7 @@ class SegmentRunner:
             self._set_up.append(stage)
 
     def teardown(self) -> None:
-        """Tear every stage down that was set up; the first error is raised after all have had their turn."""
+        """Tear down every stage that was set up; the first error is raised after all teardowns."""
         problem: StageFailedError | None = None
         while self._set_up:
             stage = self._set_up.pop()
@@ -118,7 +118,7 @@ class SegmentRunner:
     # --- work ---
 
     def run(self, tasks: Sequence[Task[Any]], hints: Hints | None = None) -> Iterator[Task[Any] | TaskEnd]:
-        """Push `tasks` through the segment: tasks for the next segment, and the ends of those that go no further."""
+        """Push `tasks` through the segment; yields tasks for the next segment and the ends of those that stop here."""
         # Before its first tasks, a worker is starting, not waiting.
         idle_s = 0.0 if self._done_at is None else time.perf_counter() - self._done_at
         self.call_counts = self._caller.begin(hints or Hints(), idle_s=idle_s)
@@ -135,7 +135,7 @@ class SegmentRunner:
             self._done_at = time.perf_counter()
 
     def _advance(self, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any] | TaskEnd]:
-        """Push tasks through the stages, depth first: a stage is asked for more when all that it gave has gone on."""
+        """Push tasks through the stages, depth first: a stage is asked for more once its output has moved on."""
         stages, sink = self.segment.stages, self.segment.sink
         results: list[Iterator[Task[Any]]] = []  # what each stage on the way is still to give
         group = list(tasks)
@@ -171,7 +171,7 @@ class SegmentRunner:
         )
 
     def _arrived(self, task: Task[Any]) -> Task[Any] | TaskEnd:
-        """A task that has gone through all stages but the writer: a piece of output, or for the next segment."""
+        """Handle a task that has passed all stages but the writer: a piece of output, or one for the next segment."""
         sink = self.segment.sink
         if sink is None:
             if self._is_last:
@@ -190,7 +190,7 @@ class SegmentRunner:
 
     @property
     def _is_last(self) -> bool:
-        """Whether no segment comes behind this one."""
+        """Whether this is the last segment."""
         names = self.settings.stage_names
         return not names or names[-1] == member_names(self.segment.stages[-1])[-1]
 
@@ -250,7 +250,7 @@ class SegmentRunner:
         self._caller.record(sink, counts, lineage_of(batch).trail, seconds, batch.num_items)
 
     def _emptied(self, task: Task[Any], place: int) -> Task[Any] | TaskEnd:
-        """What goes on of a task without documents: dropped ones that must still be scored, or just its trail."""
+        """What remains of a task without documents: dropped ones that must still be scored, or just its trail."""
         lineage = lineage_of(task)
         if lineage.unscored is not None and not isinstance(task, FailedTask):
             for stage in self.segment.stages[place:]:
@@ -267,7 +267,7 @@ class SegmentRunner:
     # --- stages that make documents ---
 
     def _made(self, stage: Stage, place: int, task: Task[Any]) -> Iterator[Task[Any]]:
-        """Call a stage that does not get documents (a reader, say) and pass on its output as it comes."""
+        """Call a stage that does not receive documents (such as a reader) and pass on its output as it is produced."""
         lineage = lineage_of(task)
         call = self._caller.calls_made
         self._caller.calls_made += 1
@@ -337,7 +337,7 @@ class SegmentRunner:
 
 
 def _failing_stage(task: Task[Any]) -> str:
-    """The stage that gave the task: the last one that has left a record on it."""
+    """The stage that produced the task: the last one that left a record on it."""
     return task._stage_perf[-1].stage_name if task._stage_perf else "unknown"
 
 

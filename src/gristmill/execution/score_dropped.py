@@ -35,7 +35,7 @@ class DroppedDocuments:
         return _rebuild, ([(part.columns.transport(), part.rows) for part in (*self._parts, *self._fresh)],)
 
     def add(self, entry: Entry, exits: list[Exit]) -> None:
-        """Note the documents that a call has dropped, as they went into it; those in quarantine are not among them."""
+        """Record the documents that a call dropped, as they entered it, except quarantined ones."""
         if entry.columns is None or entry.rows is None or any(one.positions is None for one in exits):
             return
         gone = np.ones(entry.items, bool)
@@ -48,7 +48,7 @@ class DroppedDocuments:
             self._fresh.append(_batch(entry.columns.take(positions), entry.rows[positions]))
 
     def score(self, stage: Stage, trail: Trail) -> None:
-        """Give the documents that earlier stages dropped to `stage`, and keep the scores it notes in `trail`."""
+        """Pass documents dropped by earlier stages to `stage`, and keep the scores it records in `trail`."""
         kept: list[DocumentBatch] = []
         way = stage.for_dropped if stage.time_limit_s is None else "stop"
         if way == "pass":
@@ -63,7 +63,7 @@ class DroppedDocuments:
         self._parts, self._fresh = [*kept, *self._dropped_here(stage, way)], []
 
     def _dropped_here(self, stage: Stage, way: str) -> list[DocumentBatch]:
-        """What `stage` has dropped itself, with the columns that it adds to the documents it keeps."""
+        """The documents that `stage` dropped itself, with the columns it adds to those it keeps."""
         if way != "score" or not self._fresh:
             return self._fresh
         given = stage.outputs()[1]
@@ -82,7 +82,7 @@ def _batch(columns: Columns, rows: Rows) -> DocumentBatch:
 
 
 def _through(stage: Stage, part: DocumentBatch, trail: Trail, *, keep: bool) -> list[DocumentBatch]:
-    """What comes of the documents; one on which the stage raises is followed no further."""
+    """The stage's results for the documents; a document on which it raises is not followed further."""
     if not part.num_items:
         return []
     if not stage.validate_input(part):

@@ -25,11 +25,11 @@ from gristmill.tracking.origins import Lineage, lineage_of, with_lineage
 Stage = ProcessingStage[Any, Any]
 
 _DEFECTS = (StageFailedError, ConservationError)
-"""Errors that no document is to blame for: they end the run, and no search for a document is made."""
+"""Errors that no document causes: they end the run without a search for a document."""
 
 
 class StepLog(Protocol):
-    """Told where the runner is, before it goes there; a local worker writes it where the driver can read it."""
+    """Receives the runner's position before each step; a local worker publishes it for the driver."""
 
     def at(self, call: int, stage: int, lo: int, hi: int) -> None:
         """The rows `lo` to `hi` of the input of call number `call` are now given to stage number `stage`."""
@@ -42,14 +42,14 @@ class Calls(Protocol):
         """What `method(argument)` returns or raises."""
 
     def clock(self) -> float:
-        """Seconds, without those in which a call had to wait for its turn."""
+        """Seconds, excluding those in which a call waited for its turn."""
 
 
 class DirectCalls:
-    """Calls at once, in the thread of the runner."""
+    """Makes calls directly, in the thread of the runner."""
 
     def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
-        """Call it; a stage that wants to end the process has failed like any other."""
+        """Make the call; a stage that tries to exit the process counts as failed."""
         try:
             return method(argument)
         except SystemExit as error:

@@ -1,4 +1,4 @@
-"""Work in another thread: an iterator that is read ahead, and the one thread of a worker's stages."""
+"""Work in another thread: an iterator that reads ahead, and the single stage thread of a worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 _STOP_S = 30.0
 _RESULTS_AHEAD = 3
-"""Results of stages that may wait to be handed on."""
+"""Maximum number of stage results that wait to be passed on."""
 _END: Any = object()
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Interrupted(BaseException):
 
 
 class BackgroundIterator(Generic[T]):
-    """Iterates over a source in another thread, a little ahead of whoever takes its items.
+    """Iterates over a source in another thread, slightly ahead of its consumer.
 
     Args:
         source: Opens the iterator; called in the other thread, and closed there.
@@ -37,7 +37,7 @@ class BackgroundIterator(Generic[T]):
         self._problem: BaseException | None = None
 
     def take(self, timeout_s: float | None = None) -> list[T] | None:
-        """The next item in a list, which is empty if none comes for `timeout_s`; None once all were taken.
+        """The next item in a list, which is empty if none arrives within `timeout_s`; None after the last.
 
         Raises:
             Exception: The source failed.
@@ -60,7 +60,7 @@ class BackgroundIterator(Generic[T]):
             self.close()
 
     def close(self) -> None:
-        """Have the source closed after its next item, and let go of the items that wait."""
+        """Close the source after its next item, and discard waiting items."""
         self._closed.set()
         self._problem = None
         while not self._items.empty():
@@ -95,7 +95,7 @@ class BackgroundIterator(Generic[T]):
 
 @contextlib.contextmanager
 def in_background(source: Callable[[], Iterator[T]], *, ahead: int) -> Iterator[BackgroundIterator[T]]:
-    """The items of `source`, read in a thread that has ended with the context, even if the source gave nothing.
+    """The items of `source`, read in a thread that ends with the context, even if the source yields nothing.
 
     Example:
         >>> with in_background(lambda: iter([1, 2]), ahead=8) as items:
@@ -135,7 +135,7 @@ class StageThread:
         threading.Thread(target=self._run, name="gristmill-stages", daemon=True).start()
 
     def call(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:
-        """What `function` returns or raises in the thread.
+        """The result of calling `function` in the thread.
 
         Raises:
             TimeoutError: It took longer than `timeout_s`.
@@ -152,13 +152,13 @@ class StageThread:
         return future.result(timeout_s)
 
     def iterate(self, source: Callable[[], Iterator[T]]) -> Generator[T, None, None]:
-        """The items of the iterator that `source` opens, made in the thread a little ahead of being taken."""
+        """The items of the iterator that `source` opens, produced in the thread slightly ahead of the consumer."""
         items = BackgroundIterator(source, ahead=_RESULTS_AHEAD)
         self._calls.put(items.run)
         yield from items
 
     def stop(self) -> None:
-        """End the thread after the calls it has been given."""
+        """Stop the thread after its queued calls."""
         self._calls.put(None)
 
     def _run(self) -> None:

@@ -23,14 +23,14 @@ from gristmill.execution.packed_task import PackedTask
 
 COLUMN = "item"
 _HANDED_ON_S = 3.0
-"""How long Ray may take to hand on the end of a call."""
+"""Time limit for Ray to pass on the end of a call."""
 _KILLED_S = 60.0
-"""How long Ray may take to end a worker that has asked for it."""
+"""Time limit for Ray to stop a worker that has asked for it."""
 _TEARDOWN_S = 60.0
-"""How long the end of a worker waits for the teardown of its stages."""
+"""Time limit for the teardown of a worker's stages."""
 
 _workers: dict[tuple[str, int], SegmentWorker] = {}
-"""The workers of this process for segments that hold nothing; they cost nothing to keep."""
+"""Stateless workers of this process; they cost nothing to keep."""
 
 
 def block(items: list[Any]) -> pd.DataFrame:
@@ -69,9 +69,9 @@ class SegmentActor:
                 self._turn.notify_all()
 
     def _begin(self) -> None:
-        """Begin a call, or end this process if it is old or has grown: then nothing of the call has been done.
+        """Begin a call, or stop this process if it is old or has grown; in that case nothing of the call was done.
 
-        Ray starts the actor again and passes it the calls that it had not finished.
+        Ray restarts the actor and passes it the unfinished calls.
         """
         worker = self._worker
         with self._turn:
@@ -96,9 +96,9 @@ class SegmentActor:
 
 
 def _start_anew() -> None:
-    """Have Ray end this process and start the actor in another one.
+    """Have Ray stop this process and restart the actor in another one.
 
-    If the process ended by itself, Ray would print that a worker died.
+    If the process exited by itself, Ray would print that a worker died.
     """
     ray.kill(ray.get_runtime_context().current_actor, no_restart=False)
     time.sleep(_KILLED_S)
@@ -106,12 +106,12 @@ def _start_anew() -> None:
 
 
 def named_actor(name: str) -> type[SegmentActor]:
-    """`SegmentActor` as Ray shows it for one segment."""
+    """`SegmentActor` with the name that Ray shows for one segment."""
     return type(name, (SegmentActor,), {})
 
 
 def named_call(name: str) -> Callable[[pd.DataFrame, WorkerSpec], Iterator[pd.DataFrame]]:
-    """`run_segment` as Ray shows it for one segment."""
+    """`run_segment` with the name that Ray shows for one segment."""
 
     def call(frame: pd.DataFrame, spec: WorkerSpec) -> Iterator[pd.DataFrame]:
         yield from run_segment(frame, spec)
@@ -121,7 +121,7 @@ def named_call(name: str) -> Callable[[pd.DataFrame, WorkerSpec], Iterator[pd.Da
 
 
 def run_segment(frame: pd.DataFrame, spec: WorkerSpec) -> Iterator[pd.DataFrame]:
-    """A call for a segment that holds nothing between its calls."""
+    """A call for a segment without state between calls."""
     key = (spec.run, spec.index)
     if key not in _workers:
         for other in [known for known in _workers if known[0] != spec.run]:

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 _MOST_BATCHES = 8
 """Batches in one Ray task: its overhead of about 10 ms must not starve a worker that needs 10 ms for a batch."""
 _MOST_BYTES = 64 << 20
-"""Input that one Ray task reads at the most, where partitions are small enough to be put together."""
+"""Maximum input of one Ray task, where several small partitions are combined."""
 _BATCH_BYTES = 8 << 20
-"""About the size of a batch, to estimate how many there will be."""
+"""Approximate size of a batch, to estimate how many there will be."""
 _CALLS_AT_ONCE = 2
-"""Calls that a worker which stays has at once: it works on one, and the other waits beside it or is handed on."""
+"""Concurrent calls of a stateful worker: it processes one while the other waits or is passed on."""
 _CALLS_PER_WORKER = 4
-"""Ray tasks per worker that should remain, so that all workers end at about the same time."""
+"""Ray tasks per worker that should remain, so that all workers finish at about the same time."""
 _BLOCKS_AHEAD = 64
 """Blocks that may wait for the driver. They are in the object store, not in the driver."""
 
@@ -66,7 +66,7 @@ class SegmentDataset:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[BackgroundIterator[Any]]:
-        """The references of the blocks as they come; at the end all workers have torn down."""
+        """The references of the blocks as they arrive; at the end all workers have torn down."""
         try:
             with in_background(self._blocks, ahead=_BLOCKS_AHEAD) as blocks:
                 yield blocks
@@ -166,7 +166,7 @@ class SegmentDataset:
         return dataset.map_batches(named_actor(name), fn_constructor_kwargs=arguments, compute=pool, **options)
 
     def _environment(self, segment: Segment) -> dict[str, Any]:
-        """What its workers need beside the environment of the connection: that of its stages goes before all others."""
+        """The runtime environment of a segment's workers; that of its stages overrides the connection's."""
         mine, ours = dict(segment.runtime_env or {}), self._settings.runtime_env or {}
         if mine.get("env_vars") and ours.get("env_vars"):
             mine["env_vars"] = {**ours["env_vars"], **mine["env_vars"]}
@@ -177,7 +177,7 @@ class SegmentDataset:
 
 @contextlib.contextmanager
 def _data_settings() -> Iterator[None]:
-    """The settings of Ray Data for our rows; the caller's come back at the end."""
+    """Applies our Ray Data settings, and restores the caller's at the end."""
     settings: dict[str, Any] = {
         # Rows are Python values in pandas blocks, which Ray sends without copying what is inside.
         "enable_pandas_block": True,

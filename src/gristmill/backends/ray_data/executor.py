@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from gristmill.backends.ray_data.dataset import SegmentDataset
 
 _PATIENCE_S = 20.0
-"""Seconds without any result after the loss of a node, until unfinished work is started again."""
+"""Seconds without any result after a node was lost, until unfinished work is restarted."""
 _STAGE_PATIENCE_S = 600.0
-"""The same where stages run one after the other: there, results come only from the last one."""
+"""The same for stages that run one after the other, where results come only from the last one."""
 _POLL_S = 1.0
 _NOTICE_S = 60.0
-"""How long Ray may take to find out that a node is gone, after something on it was lost."""
+"""Time that Ray may need to notice the loss of a node, after something on it was lost."""
 
 _PARTITIONS_AT_ONCE = 1_000
-"""Partitions in one dataset. Ray keeps 12 kB in the driver for each, until the dataset is at its end."""
+"""Partitions per dataset. Ray keeps 12 kB per partition in the driver until the dataset ends."""
 _TIMES_MORE_IF_HELD = 20
-"""This many times more if workers hold something, such as a model: they end with the dataset."""
+"""Multiplier for stateful workers, such as those with a model: they end with the dataset."""
 _PARTITIONS_PER_CPU = 20
 """The same for each processor, where there are many: the end of a dataset must be rare."""
 
@@ -117,7 +117,7 @@ class RayDataExecutor(BaseExecutor):
         return cluster
 
     def _shares(self, run: RayRun) -> list[Share]:
-        """What each segment gets.
+        """Allocate resources to each segment.
 
         Raises:
             ResourcesError: Some workers can never find a place.
@@ -132,7 +132,7 @@ class RayDataExecutor(BaseExecutor):
 
 
 class _StuckError(Exception):
-    """Nothing has come for long, and a node is gone."""
+    """No result has arrived for a long time, and a node is gone."""
 
 
 def _attempt(dataset: SegmentDataset, delivery: Delivery, run: RayRun, *, patience_s: float) -> bool:
@@ -179,7 +179,7 @@ def _deliver(dataset: SegmentDataset, delivery: Delivery, run: RayRun, patience_
 
 
 def _value(reference: Any, run: RayRun, patience_s: float) -> Any:
-    """The block, which may have to be made again."""
+    """The block, which Ray may have to recompute."""
     asked_at = time.monotonic()
     while True:
         try:
@@ -195,7 +195,7 @@ def _check(run: RayRun, since: float, patience_s: float) -> None:
 
 
 def _is_node_lost(run: RayRun) -> bool:
-    """Whether a node turns out to be gone; Ray reports what was lost on it sooner than the node."""
+    """Whether a node turns out to be gone; Ray reports losses on it before the loss of the node."""
     deadline = time.monotonic() + _NOTICE_S
     while not run.lost_nodes():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Runs pipelines on Cosmos-Xenna, which balances the workers of all stages by itself."""
+"""Runs pipelines on Cosmos-Xenna, which balances the workers of all stages itself."""
 
 from gristmill.errors import require_module
 

@@ -16,7 +16,7 @@ from gristmill.errors import UsageError
 from gristmill.execution.driver import Work
 
 _CLUSTER_VARIABLES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-"""Xenna hands out GPUs itself; a cluster that Ray's own way is on must be started with this."""
+"""Xenna assigns GPUs itself; a cluster on which Ray would do so must be started with this."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class XennaExecutor(BaseExecutor):
             XennaRun(run, self.settings).run()
 
     def _check_environments(self, plan: ExecutionPlan, *, connected_before: bool) -> None:
-        """Refuse what Xenna would leave out silently.
+        """Reject settings that Xenna would silently ignore.
 
         Raises:
             UsageError: A runtime environment holds something that it cannot give to its workers.

@@ -24,11 +24,11 @@ VARIABLES = (
     "RAY_MAX_LIMIT_FROM_API_SERVER",
     "RAY_MAX_LIMIT_FROM_DATA_SOURCE",
 )
-"""What Xenna sets in the driver. Left there, the next cluster of this process would not tell its workers their GPU."""
+"""Variable that Xenna sets in the driver; left there, the next cluster of this process would hide GPUs from workers."""
 
 
 _HANDED_ON_S = 2.0
-"""How long the results of a worker that has ended may take to arrive."""
+"""Time limit for the results of an ended worker to arrive."""
 
 
 @contextlib.contextmanager
@@ -128,7 +128,7 @@ def _due_group(pool: Any, has_grown: Callable[[str], bool]) -> str | None:
 
 
 def _take_results(pool: Any, end_worker: Callable[[Any, str], None]) -> None:
-    """End the workers that are to be deleted, and take what they have finished."""
+    """Stop the workers to be deleted, and collect what they have finished."""
     groups = {group.id for group in pool._worker_groups_to_delete}
     for actor in pool._ready_actors.values():
         if actor.metadata.worker_group_id not in groups or not actor.num_used_slots:
@@ -152,7 +152,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 class _NoMonitor(contextlib.nullcontext[Any]):
-    """In place of Xenna's monitor: the figures that are shown come from the events of the run."""
+    """Replaces Xenna's monitor: the displayed figures come from the events of the run."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(self)

@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _TEARDOWN_S = 30.0
-"""How long a worker may take to tear down."""
+"""Time limit for the teardown of a worker."""
 _MOST_FRUITLESS = 100
-"""Pipelines that may end without anything having been finished; a task that kills is found in far fewer."""
+"""Maximum number of pipelines in a row without progress; a task that kills workers is found in far fewer."""
 
 _MOST_SLOTS = 8
-"""Tasks that a worker has at once: Xenna takes more than a tenth of a second to hand it the next one."""
+"""Concurrent tasks per worker: Xenna needs more than a tenth of a second to assign the next one."""
 _LEAST_SLOTS = 2
 _TASKS_PER_WORKER = 4
-"""Times that the slots of all workers should be filled anew, so that all of them end at about the same time."""
+"""How often the slots of all workers should be refilled, so that all of them finish at about the same time."""
 _BATCH_BYTES = 8 << 20
-"""About the size of a batch, to estimate how many there will be."""
+"""Approximate size of a batch, to estimate how many there will be."""
 
 _REPORTS = 64
-"""Reports that may wait for the driver; where it is slower than the workers, they wait for it."""
+"""Maximum number of reports queued for the driver; beyond that, workers wait."""
 _REPORTS_AHEAD = 4
-"""Reports of one worker that may be on their way; if it waited for each of them, it would lose some milliseconds."""
+"""Maximum number of unacknowledged reports per worker; waiting for each one would cost milliseconds."""
 
 
 class ReportQueue:
-    """An actor that holds the reports for the driver: Xenna itself returns results only at its end, all at once."""
+    """An actor that queues reports for the driver: Xenna itself returns results only at the end, all at once."""
 
     def __init__(self) -> None:
         self._reports: asyncio.Queue[WorkerReport] = asyncio.Queue(_REPORTS)
@@ -167,7 +167,7 @@ class XennaRun:
         self._run.poll()
 
     def _end_workers(self) -> None:
-        """Let workers that Xenna has left behind tear down, and end them."""
+        """Tear down and stop workers that Xenna left behind."""
         left = [handle for handle in self._run.workers().values() if handle is not None]
         ends = [handle.__ray_call__.remote(end_stage) for handle in left]
         if ends:
@@ -238,7 +238,7 @@ class XennaRun:
         )
 
     def _slots(self, segment: Segment, share: Share) -> int:
-        """Tasks that a worker has at once: enough never to wait, and few enough for all to have some."""
+        """Concurrent tasks per worker: enough that it never waits, few enough that all workers have some."""
         tasks = len(self._work)
         if segment.index:
             tasks = max(tasks, self._work.input_bytes // _BATCH_BYTES)
@@ -331,7 +331,7 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         self._wait(0 if self.careful or report.error is not None else _REPORTS_AHEAD)
 
     def _wait(self, left: int) -> None:
-        """Wait until no more than `left` reports are on their way."""
+        """Wait until at most `left` reports are unacknowledged."""
         while len(self._sent) > left:
             ray.get(self._sent.popleft())
 
@@ -361,6 +361,6 @@ def _end_worker(actor: Any, cause: str) -> None:
 
 
 def _end_process() -> None:
-    """End this process when Ray ends its main thread: Xenna's own threads would keep it forever after a lost node."""
+    """Exit this process when Ray ends its main thread: Xenna's own threads would keep it alive forever."""
     threading.main_thread().join()
     os._exit(0)
