@@ -347,7 +347,7 @@ RECIPES = [
     Mistake(
         "code in a recipe",
         "gristmill run code.yaml",
-        "code.yaml, line 4: mine:Stage: 'mine:Stage' is an import path, and a recipe alone may not run code. If you "
+        "code.yaml, line 4: mine:Stage: 'mine:Stage' is an import path, and a recipe alone cannot run code. If you "
         "trust the module 'mine', allow it on the command line: --allow-code mine (in Python: "
         "pipeline(allow_code=['mine'])).",
     ),

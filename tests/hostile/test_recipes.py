@@ -42,7 +42,7 @@ def lists(lines: int, start: str = "") -> str:
     return first + "".join(f"{start}a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, lines))
 
 
-NO_TAGS, NO_CODE = "is not allowed: a recipe holds plain values", "a recipe alone may not run code"
+NO_TAGS, NO_CODE = "is not allowed: a recipe holds plain values", "a recipe alone cannot run code"
 RECIPES: dict[str, tuple[str, str]] = {
     "object": (PLAIN.replace("mine", "!!python/object/apply:os.system ['touch pwned']"), NO_TAGS),
     "object in stages": ("name: a\nstages: !!python/object/new:os.system [touch pwned]\n", NO_TAGS),

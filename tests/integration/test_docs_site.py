@@ -137,7 +137,7 @@ def drawn(text: str) -> str:
 def words_of(picture: str) -> list[str]:
     """The words in a picture, without times, which differ from run to run."""
     text = unescape(re.sub(r"<[^>]+>", " ", picture.partition("</defs>")[2])).replace("\xa0", " ")
-    return [word for word in text.split() if not re.fullmatch(r"[\d.,]+|s,?", word) or "," in word]
+    return [word for word in text.split() if not re.fullmatch(r"[\d.,]+|(?:s|min),?", word) or "," in word]
 
 
 def test_the_picture_of_the_terminal(tmp_path: Path, browser: Browser) -> None:

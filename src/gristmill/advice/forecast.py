@@ -146,7 +146,7 @@ def parse_sample(text: str) -> SampleSize:
         found = SampleSize(share=-1.0)
     if found.share is None or not 0 < found.share <= 1:
         raise UsageError(
-            f"--sample {text}: give a share of the documents such as 1% or 0.01, or their number, such as 5000.",
+            f"--sample {text}: must be a share of the documents such as 1% or 0.01, or a number such as 5000.",
             value=text,
         )
     return found
@@ -198,7 +198,7 @@ def forecast(
             tell(f"The sample is too short to measure ({steady:.2f} s of steady work): taking {percent(share)}.")
             runs.take(pipeline.stages, share, seed, text_field)
         if not runs.measured.report.rows_read:
-            raise InputError("The input has no document to take a sample of.")
+            raise InputError("The input has no documents to sample.")
         return runs.forecast(prepared)
 
 
@@ -342,8 +342,9 @@ class _Runs:
         notes = []
         if names:
             notes.append(
-                f"{' and '.join(names)}: a sample holds equal texts together, but of near-duplicates only pairs that "
-                "are both in it, so the whole has more of those: what is kept is an upper bound."
+                f"{' and '.join(names)}: a sample keeps identical texts together, but contains only those "
+                "near-duplicate pairs whose documents are both in it. The full input has more of them, so the number "
+                "kept is an upper bound."
             )
         if self.chosen < 1:
             notes.append(f"Read for the sample: {percent(self.chosen)} of the partitions, chosen at random.")

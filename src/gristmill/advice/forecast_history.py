@@ -91,7 +91,7 @@ def sentence(past: list[PastForecast]) -> str:
     """How far the last forecasts were off, in words."""
     recent = [one.errors["wall_seconds"] for one in past if "wall_seconds" in one.errors][-_RECENT:]
     if not recent:
-        return "No earlier forecast has been followed by a run yet, so its error is unknown."
+        return "No forecast has been followed by a run yet, so the error is unknown."
     sizes = [abs(error) for error in recent]
     if len(recent) == 1:
         return f"The last forecast was off by {share(sizes[0])} of the wall time ({_direction(recent)})."

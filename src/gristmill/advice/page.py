@@ -54,7 +54,7 @@ def statistics_page(found: Statistics, inputs: Sequence[str]) -> str:
             ((one.name, share(one.dropped_share), keeps(one), *_quantiles(one.scores)) for one in filters),
         ),
         "<h2>Scores</h2>",
-        "<p>Hatched bars hold documents that the default would drop; of a bar that the threshold divides, a part.</p>",
+        "<p>Hatched bars are documents that the default would drop; a bar at the threshold, in part.</p>",
         *(_filter(one) for one in filters),
         *(f"<p>Left out ({_text(reason)}): {_text(', '.join(names))}</p>" for reason, names in found.left_out.items()),
     ]

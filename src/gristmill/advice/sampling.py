@@ -167,8 +167,8 @@ def reader_entry(recipe: Recipe) -> StageEntry:
     for name in ("sample", "max_documents"):
         if first.parameters.get(name) is not None:
             raise PlanningError(
-                f"The recipe's reader already reads a part of the input only ({name}). Take it out to forecast the "
-                "whole, or leave --limit away."
+                f"The recipe's reader already reads only a part of the input ({name}). Remove it to forecast the "
+                "whole input, or omit --limit."
             )
     return first
 

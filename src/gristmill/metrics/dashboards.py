@@ -61,7 +61,7 @@ RUN_PANELS = (
     Panel("Bytes per second out of each stage", "Bps", ((_rate("stage_bytes_out", "stage"), "{{stage}}"),)),
     Panel("Tasks per second", "short", ((_rate("tasks", "segment"), "{{segment}}"),)),
     Panel(
-        "Time of a call",
+        "Duration of a call",
         "s",
         ((_quantile(0.5), "{{stage}}: half are faster"), (_quantile(0.95), "{{stage}}: 95 % are faster")),
     ),
@@ -76,7 +76,7 @@ RUN_PANELS = (
             for name in ("failures", "retries", "worker_crashes", "worker_recycles")
         ),
     ),
-    Panel("Seconds since a task was finished", "s", ((f"time() - {_of('last_progress_time_seconds')}", "{{run}}"),)),
+    Panel("Seconds since the last finished task", "s", ((f"time() - {_of('last_progress_time_seconds')}", "{{run}}"),)),
 )
 
 RESOURCE_PANELS = (
@@ -96,15 +96,15 @@ RESOURCE_PANELS = (
     Panel("Memory of workers", "bytes", ((_of("worker_memory_bytes"), "{{segment}} {{worker}}"),), width=24),
     Panel("Workers", "short", ((_of("workers"), "{{segment}}"), (_of("workers_busy"), "{{segment}}: busy"))),
     Panel(
-        "What workers do",
+        "Worker activity",
         "short",
         tuple(
             (_rate(f"worker_{what}_seconds", "segment"), f"{{{{segment}}}}: {what}")
             for what in ("busy", "starved", "blocked", "starting")
         ),
     ),
-    Panel("Tasks that wait", "short", ((_of("queue_tasks"), "{{segment}}"),)),
-    Panel("Bytes that wait", "bytes", ((_of("queue_bytes"), "{{segment}}"),)),
+    Panel("Queued tasks", "short", ((_of("queue_tasks"), "{{segment}}"),)),
+    Panel("Queued bytes", "bytes", ((_of("queue_bytes"), "{{segment}}"),)),
     Panel(
         "Processors",
         "percentunit",

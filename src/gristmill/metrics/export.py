@@ -98,8 +98,8 @@ class MetricsExport:
         except OSError as error:
             if first:  # later on, the run goes on without
                 raise UsageError(
-                    f"The metrics file {str(self._file)!r} cannot be written: {error.strerror}. Name a file in a "
-                    "folder that is there and can be written.",
+                    f"The metrics file {str(self._file)!r} cannot be written: {error.strerror}. Name a file in an "
+                    "existing, writable folder.",
                     path=str(self._file),
                 ) from error
 
@@ -124,7 +124,7 @@ def _port_problem(port: int, error: Exception) -> str:
         return f"Port {port} of this machine is in use. Choose another metrics port, or 0 for any free one."
     if isinstance(error, OSError) and error.errno == errno.EACCES:
         return f"Port {port} is reserved for the system. Choose a metrics port above 1023, or 0 for any free one."
-    return f"Port {port} cannot be used for metrics: {error}. Give one from 1024 to 65535, or 0 for any free one."
+    return f"Port {port} cannot be used for metrics: {error}. Use one from 1024 to 65535, or 0 for any free one."
 
 
 def _run_name(name: str) -> str:

@@ -21,13 +21,17 @@ class Family(NamedTuple):
 
 FAMILIES: dict[str, Family] = {
     "run_info": Family("gauge", "The run; always 1.", ("pipeline", "executor", "version", "output")),
-    "run_status": Family("gauge", "1 for what the run is: running, done, failed or interrupted.", ("status",)),
-    "run_start_time_seconds": Family("gauge", "When the run began, in seconds since 1970."),
-    "last_progress_time_seconds": Family("gauge", "When a task was last finished, in seconds since 1970."),
-    "partitions": Family("gauge", "Partitions of the input, those of earlier runs included."),
-    "partitions_done": Family("gauge", "Partitions that are committed, those of earlier runs included."),
+    "run_status": Family(
+        "gauge", "1 for the current status of the run: running, done, failed or interrupted.", ("status",)
+    ),
+    "run_start_time_seconds": Family("gauge", "Start of the run, in seconds since 1970."),
+    "last_progress_time_seconds": Family("gauge", "Time when a task last finished, in seconds since 1970."),
+    "partitions": Family("gauge", "Partitions of the input, including those done by earlier runs."),
+    "partitions_done": Family("gauge", "Committed partitions, including those of earlier runs."),
     "input_bytes": Family("gauge", "Bytes of the input that were left to read when the run began."),
-    "segment_info": Family("gauge", "Which stages share workers, as a segment; always 1.", ("segment", "stage")),
+    "segment_info": Family(
+        "gauge", "The segment (stages that share workers) of each stage; always 1.", ("segment", "stage")
+    ),
     # --- work ---
     "documents_read": Family("counter", "Documents that the run has read."),
     "documents_written": Family("counter", "Documents in committed partitions."),
@@ -37,43 +41,41 @@ FAMILIES: dict[str, Family] = {
     "stage_documents_out": Family("counter", "Documents that came out of it.", ("stage",)),
     "stage_bytes_in": Family("counter", "Bytes of documents that went into a stage.", ("stage",)),
     "stage_bytes_out": Family("counter", "Bytes of documents that came out of it.", ("stage",)),
-    "stage_busy_seconds": Family("counter", "Time that workers spent in a stage.", ("stage",)),
+    "stage_busy_seconds": Family("counter", "Time spent in a stage, summed over workers.", ("stage",)),
     "stage_latency_seconds": Family(
-        "histogram", "Time of one call of a stage; the calls of one task count with their mean.", ("stage",)
+        "histogram", "Duration of one call of a stage; the calls of a task count with their mean.", ("stage",)
     ),
     # --- what went wrong ---
     "dropped": Family("counter", "Documents that a stage dropped.", ("stage", "reason")),
     "quarantined": Family("counter", "Records that could not be processed.", ("stage", "cause")),
     "failures": Family("counter", "Partitions for which a stage returned a FailedTask.", ("stage",)),
-    "retries": Family("counter", "Attempts at tasks that had to be repeated.", ("segment",)),
+    "retries": Family("counter", "Repeated attempts at tasks.", ("segment",)),
     "worker_crashes": Family("counter", "Workers that died.", ("segment",)),
     "worker_recycles": Family("counter", "Workers that were replaced as planned.", ("segment",)),
     "errors": Family(
         "counter", "Quarantined records, failed partitions and crashed workers of the whole run.", ("kind",)
     ),
     # --- workers and queues ---
-    "workers": Family("gauge", "Workers that there are.", ("segment",)),
-    "workers_busy": Family("gauge", "Workers that work.", ("segment",)),
-    "worker_memory_bytes": Family(
-        "gauge", "Memory of a worker, with all processes that it has started.", ("segment", "worker")
-    ),
+    "workers": Family("gauge", "Number of workers.", ("segment",)),
+    "workers_busy": Family("gauge", "Number of busy workers.", ("segment",)),
+    "worker_memory_bytes": Family("gauge", "Memory of a worker, including its child processes.", ("segment", "worker")),
     "worker_busy_seconds": Family("counter", "Worker-seconds with a task.", ("segment",)),
     "worker_starved_seconds": Family("counter", "Worker-seconds without input.", ("segment",)),
     "worker_blocked_seconds": Family(
-        "counter", "Worker-seconds with input, but without leave to work or room for results.", ("segment",)
+        "counter", "Worker-seconds with input, but held back by backpressure.", ("segment",)
     ),
     "worker_starting_seconds": Family("counter", "Worker-seconds in setup.", ("segment",)),
-    "queue_tasks": Family("gauge", "Tasks that wait before a segment.", ("segment",)),
-    "queue_bytes": Family("gauge", "Bytes of documents that wait before a segment.", ("segment",)),
+    "queue_tasks": Family("gauge", "Tasks queued for a segment.", ("segment",)),
+    "queue_bytes": Family("gauge", "Bytes of documents queued for a segment.", ("segment",)),
     # --- memory and machine ---
     "memory_bytes": Family("gauge", "Memory of all processes of the run."),
-    "shared_bytes": Family("gauge", "What of it lies between workers."),
-    "machine_memory_bytes": Family("gauge", "Memory that this machine or container may use."),
-    "machine_memory_available_bytes": Family("gauge", "What of it is free, or could be at once."),
-    "machine_cpu_seconds": Family("counter", "Processor time of this machine, of all processors.", ("mode",)),
-    "gpu_memory_used_bytes": Family("gauge", "Memory of a GPU of this machine that is in use.", ("gpu",)),
+    "shared_bytes": Family("gauge", "The part of it in queues between workers."),
+    "machine_memory_bytes": Family("gauge", "Memory limit of this machine or container."),
+    "machine_memory_available_bytes": Family("gauge", "The part of it that is available."),
+    "machine_cpu_seconds": Family("counter", "CPU time of this machine, over all cores.", ("mode",)),
+    "gpu_memory_used_bytes": Family("gauge", "Used memory of a GPU of this machine.", ("gpu",)),
     "gpu_memory_total_bytes": Family("gauge", "Memory of a GPU of this machine.", ("gpu",)),
-    "gpu_utilisation_ratio": Family("gauge", "Share of the time that a GPU of this machine is in use.", ("gpu",)),
+    "gpu_utilisation_ratio": Family("gauge", "Utilisation of a GPU of this machine, as a fraction.", ("gpu",)),
 }
 
 

@@ -57,7 +57,7 @@ def _entry(stage: Any) -> StageEntry:
     inner, options = _unwrapped(stage)
     entry = find_by_class(type(inner))
     if entry is None:
-        raise _refusal(stage, f"{type(inner).__name__} is not among the names of recipes")
+        raise _refusal(stage, f"{type(inner).__name__} is not registered for recipes")
     parameters = {**_parameters(inner, stage), **options}
     settings = _settings(stage)
     problems: list[str] = []
@@ -81,7 +81,7 @@ def _unwrapped(stage: Any) -> tuple[Any, dict[str, Any]]:
     attribute, kind = _WRAPPERS[type(stage).__name__]
     inner = _only(getattr(stage, attribute))
     if isinstance(inner, list | tuple):
-        raise _refusal(stage, "it holds several parts; add them as stages of their own")
+        raise _refusal(stage, "it has several parts; add them as separate stages")
     options = {}
     for name, parameter in parameters_of(OPTIONS[kind]).items():
         value = _only(getattr(stage, name, parameter.default))

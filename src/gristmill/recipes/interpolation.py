@@ -67,7 +67,7 @@ class Interpolation:
     def _value(self, found: Any, path: Path) -> Any:
         self._values += 1
         if self._values > MAX_VALUES:
-            raise recipe_error(f"{_shown(path)}: references make more than {MAX_VALUES:,} values of the recipe.")
+            raise recipe_error(f"{_shown(path)}: references expand to more than {MAX_VALUES:,} values of the recipe.")
         if isinstance(found, Mapping):
             return {key: self._value(item, (*path, key)) for key, item in found.items()}
         if isinstance(found, list):
@@ -119,7 +119,7 @@ class Interpolation:
         joined = "".join(map(str, pieces))
         self._characters += len(joined)
         if self._characters > LARGEST_BYTES:
-            raise recipe_error(f"{_shown(path)}: references make texts of more than {LARGEST_BYTES:,} characters.")
+            raise recipe_error(f"{_shown(path)}: references expand to texts of more than {LARGEST_BYTES:,} characters.")
         return joined
 
     def _look_up(self, name: Any, path: Path) -> Any:
@@ -158,7 +158,7 @@ class Interpolation:
                 names = [one for one in has if isinstance(one, str)]
                 self.report(
                     path,
-                    f"'${{{name}}}' leads to nothing: there is no {_shown((*target, step))!r}."
+                    f"'${{{name}}}' does not exist: there is no {_shown((*target, step))!r}."
                     f"{did_you_mean(str(step), names)}",
                 )
                 return _FAILED
@@ -173,7 +173,7 @@ class Interpolation:
             self.report(path, f"references form a circle: {' → '.join(map(_shown, circle))}.")
             return _FAILED
         if len(self._open) >= MAX_DEPTH:
-            raise recipe_error(f"{_shown(path)}: references lead to references more than {MAX_DEPTH} times.")
+            raise recipe_error(f"{_shown(path)}: references are chained more than {MAX_DEPTH} times.")
         self._open.append(target)
         try:
             return self._value(found, target)

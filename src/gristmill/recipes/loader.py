@@ -406,7 +406,7 @@ def substitute(
         elif not isinstance(found, str | int | float):
             report(
                 path,
-                f"the variable {name!r} is {found!r}, which cannot stand inside text; it must be text or a number.",
+                f"the variable {name!r} is {found!r}, which cannot be inserted into text; it must be text or a number.",
             )
         text = str(found).lower() if isinstance(found, bool) else str(found)
         written += value[end : match.start()] + text

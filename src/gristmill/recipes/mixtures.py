@@ -98,7 +98,7 @@ class _Reading:
     def mapping(self, path: Path, known: tuple[str, ...] | None, value: Any) -> dict[str, Any]:
         """The keys and values at a place; unknown keys are problems."""
         if not isinstance(value, Mapping):
-            self.problem(path, f"{'.'.join(map(str, path)) or 'the recipe'} has to be keys and values.")
+            self.problem(path, f"{'.'.join(map(str, path)) or 'the recipe'} must be a mapping.")
             return {}
         for key in value:
             if known is not None and key not in known:
@@ -115,7 +115,7 @@ class _Reading:
         cap = self._cap((*path, "cap"), given.pop("cap", None))
         where = given.pop("path", None)
         if not isinstance(where, str | list) or not where or not all(isinstance(one, str) for one in where):
-            self.problem(path, "path is missing: give a file, a folder, a glob, or a list of these.")
+            self.problem(path, "path is missing: set it to a file, a folder, a glob, or a list of these.")
             where = "missing"
         given = {key: one for key, one in given.items() if key in _SOURCE}
         return MixSource(where, tier_field=field, tiers=tiers, cap=cap, **given)
@@ -141,7 +141,7 @@ class _Reading:
         try:
             if isinstance(given.get("field"), str) and given.get("amount") is not None:
                 return Cap(given["field"], parse_amount(given["amount"], "cap.amount"))
-            self.problem(path, "cap needs 'field' (a column) and 'amount' (the most of one value).")
+            self.problem(path, "cap needs 'field' (a column) and 'amount' (the maximum per value).")
         except UsageError as error:
             self.problem(path, error.message)
         return None

@@ -317,7 +317,7 @@ def fit(value: Any, annotation: Any) -> Any:
     if origin is tuple or origin in _LISTS:
         return _fit_list(value, kind, origin)
     if not _is_dataclass(origin):
-        raise Mismatch(f"expected {describe_type(kind)}, which a recipe cannot give; leave it out, or use Python.")
+        raise Mismatch(f"expected {describe_type(kind)}, which a recipe cannot express; omit it, or use Python.")
     if not isinstance(value, Mapping):
         raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
     problems: list[tuple[Path, str]] = []

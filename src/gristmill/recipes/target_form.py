@@ -232,7 +232,7 @@ def _target(item: Any, path: Path, problems: Problems) -> tuple[str | None, dict
     parameters = {key: value for key, value in item.items() if key != TARGET and key not in _WITHOUT_EFFECT}
     for key in ("_args_", "_partial_"):
         if parameters.pop(key, None):
-            problems.add((*path, key), f"{key!r} is not supported: give the parameters by their names.")
+            problems.add((*path, key), f"{key!r} is not supported: pass the parameters by name.")
     if not isinstance(target, str) or not target:
         problems.add((*path, TARGET), f"'{TARGET}' must be the name of a class, found {target!r}.")
         return None, {}
@@ -315,8 +315,8 @@ def _ranking(value: Any, path: Path, problems: Problems) -> dict[str, Any]:
             return {"survivor": "best", "score_field": columns[0]}
     problems.add(
         path,
-        "this ranking is not supported. It can be by the distance to the centroid, random, or by one column with "
-        "'ascending: false', whose highest value stays.",
+        "this ranking is not supported. Use the distance to the centroid, random, or one column with 'ascending: "
+        "false', whose highest value is kept.",
     )
     return {}
 

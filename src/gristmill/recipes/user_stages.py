@@ -40,7 +40,7 @@ def user_stage(name: str, allowed: Collection[str]) -> Registered | None:
         return None
     if not any(module == one or module.startswith(f"{one}.") for one in allowed):
         raise UnknownNameError(
-            f"{name!r} is an import path, and a recipe alone may not run code. If you trust the module {module!r}, "
+            f"{name!r} is an import path, and a recipe alone cannot run code. If you trust the module {module!r}, "
             f"allow it on the command line: --allow-code {module} (in Python: pipeline(allow_code=[{module!r}])).",
             name=name,
             module=module,
@@ -72,8 +72,8 @@ def _loaded(name: str, module: str, attribute: str, origin: str) -> Registered:
         if error.name is not None and not f"{module}.".startswith(f"{error.name}."):
             raise _cannot_import(name, module, origin, error) from error
         raise UnknownNameError(
-            f"{name!r} ({origin}): there is no module {error.name!r}. Modules are looked for among the installed ones "
-            "and in the current folder.",
+            f"{name!r} ({origin}): there is no module {error.name!r}. Modules are searched for in the installed "
+            "packages and in the current folder.",
             name=name,
         ) from error
     except Exception as error:  # whatever the user's module does when it is imported
@@ -91,7 +91,7 @@ def _loaded(name: str, module: str, attribute: str, origin: str) -> Registered:
     if kind is None:
         raise UnknownNameError(
             f"{name!r} ({origin}) is not a stage: a recipe accepts subclasses of ProcessingStage, DocumentFilter or "
-            "DocumentModifier, and functions that @processing_stage has made stages.",
+            "DocumentModifier, and functions decorated with @processing_stage.",
             name=name,
         )
     return Registered(name, module, kind, attribute)

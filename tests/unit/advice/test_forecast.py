@@ -90,7 +90,7 @@ def test_a_short_sample_is_enlarged_up_to_the_whole(here: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "too short to measure" in result.stderr
     assert f"Output: {DOCUMENTS * 2 // 3:,} documents of {DOCUMENTS:,}" in result.stdout
-    assert "No earlier forecast" in result.stdout
+    assert "No forecast has been followed" in result.stdout
 
 
 def test_copies_are_foreseen_although_only_a_part_is_looked_at(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_everything_that_is_wrong_with_a_recipe_is_shown_at_once(command: str, t
 def test_an_import_path_is_not_a_name(tmp_path: Path) -> None:
     result = run("plan", recipe(tmp_path, "- os.system: {command: 'true'}\n"))
     assert result.exit_code == 2
-    assert "'os.system' is an import path, and a recipe alone may not run code" in result.stderr
+    assert "'os.system' is an import path, and a recipe alone cannot run code" in result.stderr
     allowed = run("plan", recipe(tmp_path, "- os.system: {command: 'true'}\n"), "--allow-code", "os")
     assert allowed.exit_code == 2
     assert "'os.system' (--allow-code os) is not a stage" in allowed.stderr

@@ -98,7 +98,7 @@ def test_all_decisions_can_be_written(tmp_path: Path) -> None:
         (["--set", "WordCountFilter.minwords=9"], "Did you mean 'min_words'?"),
         (["--set", "WordCount.min_words=9"], "Did you mean 'WordCountFilter'?"),
         (["--set", "min_words=9"], "expected FILTER.PARAMETER=VALUE"),
-        (["--set", "WordCountFilter.min_words=many"], "give a number"),
+        (["--set", "WordCountFilter.min_words=many"], "must be a number"),
         (["--set", "WordCountFilter.min_words=1", "--set", "WordCountFilter.min_words=2"], "is set twice"),
     ],
 )

@@ -104,7 +104,7 @@ def test_the_file_has_the_last_figures_of_a_run(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot be written: No such file or directory. Name a file in a folder"):
+    with pytest.raises(UsageError, match=r"cannot be written: No such file or directory. Name a file in an existing"):
         _pipeline(tmp_path).run(metrics_file=tmp_path / "nowhere" / "x.prom", progress=False)
 
 

@@ -95,9 +95,9 @@ JsonlReaderOfMine.__name__ = "JsonlReader"
 @pytest.mark.parametrize(
     ("stage", "part"),
     [
-        (Mine(), "'mine' cannot be written as a recipe: Mine is not among the names of recipes"),
-        (JsonlReaderOfMine("in/"), "is not among the names"),
-        (Modify(str.upper), "is not among the names"),
+        (Mine(), "'mine' cannot be written as a recipe: Mine is not registered for recipes"),
+        (JsonlReaderOfMine("in/"), "is not registered for recipes"),
+        (Modify(str.upper), "is not registered for recipes"),
         (Modify([UrlRemover(), UrlRemover()]), "several parts"),
         (JsonlReader("in/").with_({"jsonl_reader": {"batch_size": 2}}), "cannot be derived from its attributes"),
     ],

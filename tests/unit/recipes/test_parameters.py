@@ -64,7 +64,7 @@ MISFITS: list[tuple[Any, Any, str]] = [
     ("decisiv", Literal["decisive", "all"], "Did you mean 'decisive'?"),
     (1, Literal[True, "auto"], "expected one of true, 'auto'"),
     (True, int | str | None, "expected a whole number or text or null, found true"),
-    ("f", Callable[[str], str], "which a recipe cannot give"),
+    ("f", Callable[[str], str], "which a recipe cannot express"),
     ([1, 2, 3], tuple[int, int], "found 3 values"),
 ]
 

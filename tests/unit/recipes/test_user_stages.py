@@ -118,7 +118,7 @@ def test_a_recipe_alone_runs_no_code(folder: Path) -> None:
         recipe.pipeline()
     assert len(caught.value.problems) == 4  # all of them at once
     assert "mine.yaml" in caught.value.problems[0]
-    assert "a recipe alone may not run code" in caught.value.problems[0]
+    assert "a recipe alone cannot run code" in caught.value.problems[0]
     assert "--allow-code own_stages" in caught.value.problems[0]
     assert "own_stages" not in sys.modules
     with pytest.raises(RecipeError, match="--allow-code own_stages"):

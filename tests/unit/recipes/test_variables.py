@@ -45,8 +45,8 @@ def test_a_value_is_not_searched_again() -> None:
     [
         ("${x}", {}, "--set x=VALUE"),
         ("a${x}", {}, "'x' has no value"),
-        ("a${x}", {"x": None}, "cannot stand inside text"),
-        ("a${x}", {"x": [1]}, "cannot stand inside text"),
+        ("a${x}", {"x": None}, "cannot be inserted into text"),
+        ("a${x}", {"x": [1]}, "cannot be inserted into text"),
         ("${x y}", {}, "is not a variable"),
         ("${}", {}, "is not a variable"),
     ],

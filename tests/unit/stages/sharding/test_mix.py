@@ -253,7 +253,7 @@ def test_the_output_can_be_an_argument(data: Path, tmp_path: Path) -> None:
         ("weight: -1", "source 'web': weight is -1"),
         ("weight: 1, tiers: {field: q}", "line 5: tiers need 'field' (a column) and 'levels'"),
         ("weight: 1, cap: {field: q, amount: lots}", "line 5: cap.amount='lots' is not a size"),
-        ("weight: 1, cap: 5", "line 5: sources.web.cap has to be keys and values"),
+        ("weight: 1, cap: 5", "line 5: sources.web.cap must be a mapping"),
     ],
 )
 def test_recipes_that_cannot_work(data: Path, tmp_path: Path, change: str, told: str) -> None:
