@@ -259,4 +259,4 @@ def test_a_stage_that_takes_more_than_the_budget_may_end_the_run(tmp_path: Path,
     """The same with on_memory=fail: the run ends with the name of the stage."""
     record_property("tried", 1)
     said = fresh(str(tmp_path), 5 * GIB, ["1-7"], on_memory="fail")
-    assert re.search(r"Stage 'greedy' alone took more memory .* \(1.0 GB\)", said), said
+    assert re.search(r"Stage 'greedy' alone used more memory .* \(1.0 GB\)", said), said

@@ -257,7 +257,7 @@ def test_no_room_for_a_file(host: Host, tmp_path: Path, workers: int) -> None:
     output = tmp_path / "out"
     told = host.run(source, output, workers=workers, file_limit=200_000)
     assert told["code"] == 1, told
-    assert "beyond the size that files may have here" in told["error"], told
+    assert "exceeds the maximum file size here" in told["error"], told
     assert "run the same command again" in told["error"], told
     assert not (output / "part-001.jsonl").exists()
     told = host.run(source, output, workers=workers)
