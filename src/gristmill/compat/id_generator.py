@@ -14,14 +14,12 @@ from typing import Any
 import fsspec
 
 from gristmill.errors import UsageError
-from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
-from gristmill.stages.deduplication.fuzzy.workflow import FuzzyDeduplicationWorkflow
 from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD
 
 CURATOR_DEDUP_ID_STR = DEDUP_ID_FIELD
 CURATOR_ID_GENERATOR_ACTOR_NAME = "curator_deduplication_id_generator"
-EXACT_FILE = ExactDeduplicationWorkflow.id_generator_file
-FUZZY_FILE = FuzzyDeduplicationWorkflow.id_generator_file
+# As the workflows say; importing them here would load them in every worker.
+EXACT_FILE, FUZZY_FILE = "exact_id_generator.json", "fuzzy_id_generator.json"
 Options = Mapping[str, Any] | None
 __all__ = [
     "CURATOR_DEDUP_ID_STR",

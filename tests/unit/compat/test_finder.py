@@ -75,7 +75,7 @@ def test_where_a_workflow_leaves_its_files_is_known(curator: None, tmp_path: Pat
     exact.ExactDeduplicationWorkflow(str(tmp_path / "out"), str(tmp_path / "in.jsonl")).run()
     assert (tmp_path / "out" / identification.ExactDuplicateIdentification.name).is_dir()
     assert (tmp_path / "out" / exact.ID_GENERATOR_OUTPUT_FILENAME).is_file()
-    assert fuzzy.ID_GENERATOR_OUTPUT_FILENAME == "fuzzy_id_generator.json"
+    assert fuzzy.FuzzyDeduplicationWorkflow.id_generator_file == fuzzy.ID_GENERATOR_OUTPUT_FILENAME
     with pytest.raises(NotSupportedError, match="ExactDeduplicationWorkflow"):
         identification.ExactDuplicateIdentification(text_field="text", output_path="out")
 
