@@ -38,7 +38,7 @@ class Decision:
             text += f", threshold {_number(self.threshold)})" if self.threshold is not None else ")"
         if self.survivor is not None:
             alike = "" if self.similarity is None else f", similarity {_number(self.similarity)}"
-            what = "it holds" if self.similarity is None else "it is similar to"
+            what = "it contains text of" if self.similarity is None else "it is similar to"
             what = "the survivor is" if self.outcome == "duplicate" else what
             text += f"; {what} {self.survivor!r}{alike}"
             text += "" if self.cluster is None else f", cluster {self.cluster}"

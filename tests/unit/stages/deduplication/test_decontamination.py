@@ -57,7 +57,7 @@ def test_a_document_with_a_question_in_other_case_and_punctuation_is_dropped(tmp
     assert (facts["documents"], facts["contaminated"], facts["num_removed"]) == (3, 2, 2)
     (decision,) = Ledger(str(tmp_path / "out")).why("d1").documents[0].decisions
     assert (decision.reason, decision.survivor, decision.score) == ("contaminated", "trivia#0", 1.0)
-    assert "it holds 'trivia#0'" in str(decision)
+    assert "it contains text of 'trivia#0'" in str(decision)
     report = found_in(tmp_path)
     (trivia,) = report["benchmarks"]
     assert (trivia["items"], trivia["searched"], trivia["contaminated"]) == (2, 2, 1)
