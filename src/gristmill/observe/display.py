@@ -145,7 +145,7 @@ class Progress:
             self.workers, self.busy = sum(event.workers), sum(event.busy)
             if event.running:
                 self._note_models(event.running)
-                self._note_moment()
+                self._recent.append((self.now(), self.rows_read, self.model_tokens))
         elif isinstance(event, PartitionCommitted):
             self.partitions_done += 1
             self.rows_written += event.rows
@@ -219,20 +219,17 @@ class Progress:
             if spent.custom:
                 tokens, cost = _of_models(spent.custom)
                 self._models = self._models[0] + tokens, self._models[1] + cost
-        self._note_models({})
-        self._note_moment()
+                self._note_models({})
+        moment = self.now()
+        self._recent.append((moment, self.rows_read, self.model_tokens))
+        while len(self._recent) > 2 and moment - self._recent[1][0] > RATE_WINDOW_S:
+            self._recent.popleft()
 
     def _note_models(self, running: Mapping[str, float]) -> None:
         """Add what is under way; a task between its last call and its end is in neither figure for a moment."""
         tokens, cost = _of_models(running)
         self.model_tokens = max(self.model_tokens, self._models[0] + tokens)
         self.model_cost = max(self.model_cost, self._models[1] + cost)
-
-    def _note_moment(self) -> None:
-        moment = self.now()
-        self._recent.append((moment, self.rows_read, self.model_tokens))
-        while len(self._recent) > 2 and moment - self._recent[1][0] > RATE_WINDOW_S:
-            self._recent.popleft()
 
     def _worker(self, event: WorkerStarted | WorkerStopped) -> None:
         if isinstance(event, WorkerStarted):

@@ -146,7 +146,7 @@ class LocalExecutor(BaseExecutor):
                 max_workers=self._most_workers(segment, cpus, gpus),
                 queue_limit=queue_limit,
                 prefetch=1,
-                overlaps=segment.overlaps_calls,
+                overlaps=segment.stages[0].overlaps_calls,
                 warm=segment.index > 0,
                 max_lifetime_s=60 * (self._minutes(segment, "worker_max_lifetime_m") or 0) or None,
                 restart_interval_s=60 * (self._minutes(segment, "worker_restart_interval_m") or 0),

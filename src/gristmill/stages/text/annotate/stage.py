@@ -409,13 +409,11 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             if texts is not None and (not text or (keeps_space and text.isspace())):
                 continue
             document = {name: values[name][row] for name in names}
-            pieces = [(text, "", "")]
-            if text is not None:
-                pieces = (
-                    spaced_chunks(text, self.max_chunk_chars)
-                    if keeps_space
-                    else [(piece, "", "") for piece in chunks_of(text, self.max_chunk_chars)]
-                )
+            pieces: list[tuple[str | None, str, str]] = [(text, "", "")]
+            if text is not None and keeps_space:
+                pieces = list(spaced_chunks(text, self.max_chunk_chars))
+            elif text is not None:
+                pieces = [(piece, "", "") for piece in chunks_of(text, self.max_chunk_chars)]
             for index, (piece, before, after) in enumerate(pieces):
                 shown = {**document, "chunk_index": index, "chunk_count": len(pieces)}
                 if piece is not None:
