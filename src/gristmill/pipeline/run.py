@@ -382,7 +382,10 @@ def begun_run(
         events.listeners += [state.recorder, perf]
         if "recipe" in pipeline.config:
             state.folder.write(state.folder.record_path("recipe"), str(pipeline.config["recipe"]).encode())
-        places = {stage.name: stage.kept_elsewhere for stage in prepared.sketch.stages if stage.kept_elsewhere}
+        places: dict[str, str] = {}
+        for stage in prepared.sketch.stages:
+            if stage.kept_elsewhere:
+                places[stage.name] = stage.kept_elsewhere
         if places:
             note_elsewhere(state.folder, places)
         if state.done:
