@@ -205,8 +205,11 @@ class Work:
         In source order, except that large files that could not be split come first, so that no worker is left with one
         when the others have finished.
         """
-        sizes = {number: _input_bytes(partition) for number, partition in self._left.items()}
-        for number in sorted(sizes, key=lambda number: -sizes[number] if sizes[number] > _LARGE_BYTES else 0):
+        order: list[tuple[int, int]] = []
+        for number, partition in self._left.items():
+            size = _input_bytes(partition)
+            order.append((-size if size > _LARGE_BYTES else 0, number))
+        for _, number in sorted(order):
             partition = self._left.get(number)
             if partition is None:
                 continue  # it came to an end while others were being worked on

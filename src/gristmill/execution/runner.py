@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
@@ -125,14 +126,12 @@ class SegmentRunner:
         for task in tasks:
             if self.first and isinstance(task, DocumentBatch):
                 self._note_identity(task, lineage_of(task).trail)
-        return self._to_the_end(map(self._whole_partition, tasks) if self.whole_partitions else self._advance(tasks))
+        results = map(self._whole_partition, tasks) if self.whole_partitions else self._advance(tasks)
+        return chain(results, iter(self._note_end, None))
 
-    def _to_the_end(self, results: Iterator[Task[Any] | TaskEnd]) -> Iterator[Task[Any] | TaskEnd]:
-        """The results, after the last of which the worker waits for other tasks."""
-        try:
-            yield from results
-        finally:
-            self._done_at = time.perf_counter()
+    def _note_end(self) -> None:
+        """Called after the last result: from now on, the worker waits for other tasks."""
+        self._done_at = time.perf_counter()
 
     def _advance(self, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any] | TaskEnd]:
         """Push tasks through the stages, depth first: a stage is asked for more once its output has moved on."""

@@ -96,7 +96,7 @@ class Partition:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        ranges = [asdict(part) for part in self.ranges]
+        ranges = list(map(asdict, self.ranges))
         return {"index": self.index, "id": self.id, "ranges": ranges, "name": self.name}
 
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,7 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit]) -> Trail:
     else:
         _count_documents(stage, names, entry, exits, trail)
         assert entry.rows is not None
-        noted = {change.field for change in trail.changes}
+        noted = set(map(attrgetter("field"), trail.changes))
         for one in exits:
             if one.positions is not None and isinstance(one.task, DocumentBatch):
                 after = one.task.columns
