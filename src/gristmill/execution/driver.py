@@ -206,8 +206,8 @@ class Work:
         when the others have finished.
         """
         order: list[tuple[int, int]] = []
-        for number, partition in self._left.items():
-            size = _input_bytes(partition)
+        for number, left in self._left.items():
+            size = _input_bytes(left)
             order.append((-size if size > _LARGE_BYTES else 0, number))
         for _, number in sorted(order):
             partition = self._left.get(number)
