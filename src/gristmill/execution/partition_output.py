@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.backends.plan import RunSettings
-from gristmill.errors import InputError
+from gristmill.errors import InputError, ResumeError
 from gristmill.ledger.record.commit import commit_partition
 from gristmill.ledger.record.layout import RunFolder, step_folder
 from gristmill.ledger.record.manifest import ManifestEntry
+from gristmill.ledger.record.plan_record import plan_digest, read_plan
 from gristmill.ledger.record.trail import Trail, Written, join_sources
 from gristmill.stages.source_sink import PartFile, SinkStage
 from gristmill.storage.atomic import WrittenFile
@@ -129,6 +130,7 @@ def commit(
 
     Raises:
         InputError: A file that it was read from is no longer what it was when the run was planned.
+        ResumeError: Another pipeline has taken over the output.
     """
     assert settings.output is not None
     for part in partition.ranges:
@@ -145,6 +147,14 @@ def commit(
                 partition=partition.id,
             )
     folder = RunFolder(settings.output, settings.storage_options, record_path=settings.record)
+    recorded = read_plan(folder)
+    if recorded is not None and plan_digest(recorded) != settings.plan_digest:
+        raise ResumeError(
+            f"Another pipeline started to write to {settings.output} during this run, so nothing of {partition.id} is "
+            "committed: the output must not become a mixture of two. Use a separate folder for each.",
+            path=settings.output,
+            partition=partition.id,
+        )
     if not files and folder.ending is not None:  # whoever named a file expects one, also where no document is left
         files = sink.open_part(f"{settings.staging}/{partition.id}{sink.extension}").close()
     return commit_partition(

@@ -252,6 +252,7 @@ def open_output(
             quiet_stages=(plan.stage_names[0], *READER_PARTS, plan.stage_names[-1]),
             previous=previous,
             files=account,
+            plan_digest=digest,
         ),
         rows_read=resume.rows_read,
         quarantined=resume.quarantined,

@@ -85,6 +85,7 @@ class _Interrupts:
         self.asked = False
         self._at_work = False
         signal.signal(signal.SIGINT, self._handle)
+        sys.unraisablehook = self._unraisable
 
     def __enter__(self) -> None:
         self._at_work = True
@@ -98,6 +99,11 @@ class _Interrupts:
         self.asked = True
         if self._at_work:
             raise KeyboardInterrupt
+
+    def _unraisable(self, ignored: sys.UnraisableHookArgs) -> None:
+        """Say nothing of an interrupt inside a callback from compiled code; `asked` ends the work after it."""
+        if not isinstance(ignored.exc_value, KeyboardInterrupt):
+            sys.__unraisablehook__(ignored)
 
 
 class _Outbox:

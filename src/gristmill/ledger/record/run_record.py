@@ -18,6 +18,7 @@ from gristmill import __version__
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.layout import RECORD_FILES, RunFolder
 from gristmill.ledger.record.manifest import DamagedFile, Manifest, ManifestTotals, check_shape
+from gristmill.ledger.record.plan_record import plan_digest, read_plan
 from gristmill.ledger.record.shape import RUN
 from gristmill.ledger.record.trail import CONVERTED, StageCount, StageTime
 from gristmill.observe.events import (
@@ -109,6 +110,7 @@ class RunRecorder:
         peak_memory: Bytes already known to have been used, for executors that send no samples.
         previous: The record of the run before, where it is not in the folder any more.
         files: What happened to the files of the input; that of the run before where it is None.
+        plan_digest: The digest of the plan that runs; nothing is written where the folder holds another one.
         committed: What the manifest comes to when the run has ended.
     """
 
@@ -119,6 +121,7 @@ class RunRecorder:
     peak_memory: int = 0
     previous: Mapping[str, Any] | None = None
     files: Mapping[str, Any] | None = None
+    plan_digest: str = ""
     committed: ManifestTotals | None = field(default=None, init=False)
     _started: RunStarted | None = field(default=None, init=False)
     _finished: RunFinished | None = field(default=None, init=False)
@@ -223,6 +226,9 @@ class RunRecorder:
         """Write the current record to `run.json`, with the hashes of the files beside it and its own checksum."""
         if self.folder is not None:
             self._written_at = time.monotonic()
+            plan = read_plan(self.folder) if self.plan_digest else None
+            if plan is not None and plan_digest(plan) != self.plan_digest:
+                return  # another pipeline has taken over the output, and this is its record now
             if not self._hashes or self._finished is not None:
                 self._hashes = file_hashes(self.folder)
             record = {**self.record(), "sealed": self._hashes}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -51,3 +53,24 @@ def test_other_threads_leave_the_handler_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_a_worker_says_nothing_of_an_interrupt_in_a_callback_and_remembers_it() -> None:
+    """LLVM calls back into Python when it loads kernels; what is raised there is printed and lost by default."""
+    code = """if True:
+        import ctypes, signal
+        from gristmill.backends.local.worker import _Interrupts
+        interrupts = _Interrupts()
+        with interrupts:
+            ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+        ctypes.CFUNCTYPE(None)(lambda: 1 / 0)()
+        try:
+            with interrupts:
+                print("went on")
+        except KeyboardInterrupt:
+            print("stopped")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "stopped\n"
+    assert "KeyboardInterrupt" not in done.stderr
+    assert "ZeroDivisionError" in done.stderr
