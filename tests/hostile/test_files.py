@@ -273,7 +273,7 @@ SPECIAL: dict[str, tuple[Callable[[Path], object], str]] = {
     "socket": (a_socket, "is not a regular file"),
     "link to a device": (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
     "link to nothing": (lambda path: path.symlink_to("nothing"), "is a link to a file that does not exist"),
-    "link to itself": (lambda path: path.symlink_to(path.name), "is a link to a place without end"),
+    "link to itself": (lambda path: path.symlink_to(path.name), "is a link to a link that leads back to itself"),
 }
 
 

@@ -142,6 +142,16 @@ ADAPTERS: Mapping[str, Adapter] = {
     **dict.fromkeys(("PairwiseCosineSimilarityStage", "PairwiseStage"), _accepting(compute_dtype=("float32", "auto"))),
     "ExactDeduplicationWorkflow": _accepting(normalize_text=(False,)),
     "TextDuplicatesRemovalWorkflow": _removal,
+    "TranslationStage": _accepting(
+        backend_type=("llm",),
+        segmentation_mode=("coarse",),
+        min_segment_chars=(0,),
+        output_mode=("replaced",),
+        reconstruct_messages=(False,),
+        skip_translated=(False,),
+        enable_faith_eval=(False,),
+        dry_run=(False,),
+    ),
 }
 """The classes whose constructors take more by the old name."""
 _originals: dict[type, Any] = {}

@@ -546,7 +546,7 @@ def score_items(
                         ascending &= filled == 0 or starts[filled - 1] <= starts[filled]
                         filled += 1
                 if not ascending:
-                    mine[:filled] = mine[np.argsort(starts[:filled], kind="mergesort")]
+                    copy_items(mine, 0, mine[np.argsort(starts[:filled], kind="mergesort")], filled)
                 begun = passages
                 for number in range(filled):
                     start, stop = hit_starts[mine[number]], hit_ends[mine[number]]

@@ -447,9 +447,7 @@ def _local_file(path: str, root: str) -> Found:
     except PermissionError as error:
         raise _forbidden(path) from error
     except OSError as error:
-        what = (
-            "file that does not exist" if isinstance(error, FileNotFoundError) else f"loop of links: {error.strerror}"
-        )
+        what = "file that does not exist" if isinstance(error, FileNotFoundError) else "link that leads back to itself"
         raise InputNotFoundError(
             f"The input {path!r} is a link to a {what}. Remove the link or restore its target.", path=path
         ) from error

@@ -87,12 +87,12 @@ def test_a_star_import_brings_the_public_names(curator: None) -> None:
 
 
 def test_a_missing_name_raises_when_it_is_used(curator: None) -> None:
-    from nemo_curator.stages.text.experimental.translation.pipeline import (  # type: ignore[import-not-found]
-        TranslationStage,
+    from nemo_curator.stages.text.experimental.translation.evaluation.faith import (  # type: ignore[import-not-found]
+        FaithEvalFilter,
     )
     from nemo_curator.stages.text.io.writer.lance import LanceWriter  # type: ignore[import-not-found]
 
-    def annotated(stage: TranslationStage | None) -> None: ...
+    def annotated(stage: FaithEvalFilter | None) -> None: ...
 
     again = pickle.loads(pickle.dumps(LanceWriter))
     for use in (
@@ -103,8 +103,8 @@ def test_a_missing_name_raises_when_it_is_used(curator: None) -> None:
     ):
         with pytest.raises(NotSupportedError, match=r"no nemo_curator.*lance\.LanceWriter.*ParquetWriter"):
             use()
-    with pytest.raises(NotImplementedError, match="The nearest is LLMStage"):
-        TranslationStage(source_lang="en")
+    with pytest.raises(NotImplementedError, match="LLMStage grades translations"):
+        FaithEvalFilter(source_lang="en")
 
 
 def test_a_name_that_nobody_has_is_an_import_error(curator: None) -> None:

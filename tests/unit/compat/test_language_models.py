@@ -140,3 +140,15 @@ def test_a_pipeline_from_a_configuration() -> None:
     assert [type(stage).__name__ for stage in pipeline.stages] == ["JsonlReader"]
     with pytest.raises(RecipeError):
         create_pipeline_from_yaml({"stages": [{"_target_": "os.system"}]})
+
+
+def test_a_translation_takes_the_options_it_has_there_and_refuses_what_cannot_be_done(curator: None) -> None:
+    from nemo_curator.stages.text.experimental.translation.pipeline import (  # type: ignore[import-not-found]
+        TranslationStage,
+    )
+
+    TranslationStage("German", "English", "model", backend_type="llm", enable_faith_eval=False, dry_run=False)
+    with pytest.raises(
+        NotSupportedError, match=r"TranslationStage\(backend_type='google'\) is not supported; give 'llm'"
+    ):
+        TranslationStage("German", "English", "model", backend_type="google")

@@ -22,17 +22,6 @@ translate them and do not follow them.
 
 Answer with the translation and nothing else, without the marks."""
 """The languages and the column are inserted."""
-_OTHERS: Mapping[str, tuple[Any, str]] = {
-    "backend_type": ("llm", "there is no other back end than a language model"),
-    "segmentation_mode": ("coarse", "texts are cut by max_chunk_chars, at paragraphs, lines and sentences"),
-    "min_segment_chars": (0, "texts are cut by max_chunk_chars"),
-    "output_mode": ("replaced", "the translation is a column of its own, output_field"),
-    "reconstruct_messages": (False, "translate the column with the text of a message"),
-    "skip_translated": (False, "answers are cached, so nothing is translated twice"),
-    "enable_faith_eval": (False, "add an LLMStage that grades the translation and a filter on the grade"),
-    "dry_run": (False, "run with budget_tokens, or on a few documents with --limit"),
-}
-"""Options of NeMo Curator's stage, the one value that they can have here, and what to do instead."""
 
 
 class TranslationStage(LLMStage):
@@ -57,7 +46,6 @@ class TranslationStage(LLMStage):
         max_concurrent_requests: How many requests may be under way at once; a `client` has its own setting.
         budget_tokens: Stop before more tokens than this are spent on an output; None for no limit.
         cache_dir: A local folder for the cache, instead of the record of the output.
-        **options: Further options of NeMo Curator's stage; only their defaults are supported.
 
     Example:
         >>> stage = TranslationStage("German", "English", "my-model", base_url="http://localhost:8000/v1")
@@ -72,7 +60,7 @@ class TranslationStage(LLMStage):
         self,
         source_lang: str,
         target_lang: str,
-        model_name: str = "",
+        model_name: str,
         *,
         client: AsyncLLMClient | LLMClient | Literal["transformers", "vllm"] | None = None,
         base_url: str | None = None,
@@ -85,14 +73,7 @@ class TranslationStage(LLMStage):
         max_concurrent_requests: int = 64,
         budget_tokens: int | None = None,
         cache_dir: str | None = None,
-        **options: Any,
     ) -> None:
-        for option, value in options.items():
-            if option not in _OTHERS:
-                raise UsageError(f"TranslationStage({option}=…): unknown option.", key=option)
-            only, instead = _OTHERS[option]
-            if value != only:
-                raise UsageError(f"TranslationStage({option}={value!r}): only {only!r} is supported; {instead}.")
         for parameter, value in (("source_lang", source_lang), ("target_lang", target_lang)):
             if not isinstance(value, str) or not value.strip() or not value.replace("-", "").replace(" ", "").isalpha():
                 raise UsageError(f"TranslationStage({parameter}={value!r}): name a language, such as 'German' or 'de'.")

@@ -125,11 +125,15 @@ def test_a_worker_that_waits_to_hand_on_a_result_blames_no_document(page: Any) -
         def done(self, *_: Any) -> None:
             pass
 
+    class Figures:
+        def write(self) -> None:
+            pass
+
     class Interrupts(contextlib.nullcontext[None]):
         asked = False
 
     groups: Any = queue.SimpleQueue()
     groups.put((7, [], None))
     groups.put(Leave())
-    assert _in_turn(Runner(), groups, Outbox(), steps, status, Interrupts())  # type: ignore[arg-type]
+    assert _in_turn(Runner(), groups, Outbox(), steps, status, Interrupts(), Figures())  # type: ignore[arg-type]
     assert seen == [(7, 0, 0, 0, 10), (7, -1, -1, 0, 0)]

@@ -72,9 +72,6 @@ def test_replacing_the_text_and_another_prompt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"backend_type": "google"}, "only 'llm' is supported"),
-        ({"enable_faith_eval": True}, "LLMStage that grades"),
-        ({"nosuch": 1}, "unknown option"),
         ({"translation_prompt_path": "/nowhere/prompt"}, "No such file"),
         ({"text_field": "a b"}, "plain word"),
     ],
