@@ -213,7 +213,7 @@ def test_a_line_of_hundreds_of_megabytes(run: Commands, desk: Path, size: int) -
 
 
 def test_millions_of_empty_lines(run: Commands, desk: Path) -> None:
-    """Twenty million empty lines: passed over within 900 MB, and the documents around them kept."""
+    """Twenty million empty lines: skipped within 900 MB, and the documents around them kept."""
     lay_out(desk, {"a.jsonl": GOOD + b"\n" * (20 * MB if FULL else MB) + GOOD})
     run_and_verify(run, desk, peak=900 * MB)
     assert fates(desk) == {"a.jsonl": Fate(2, 0, {})}
@@ -249,7 +249,7 @@ NAMES = (
 
 
 def test_names_of_files(run: Commands, desk: Path, record_property: Note) -> None:
-    """Names with newlines, escapes, quotes, globs, dashes, bytes that are no UTF-8, 255 bytes: each read."""
+    """Names with newlines, escapes, quotes, globs, dashes, bytes that are not UTF-8, 255 bytes: each read."""
     lay_out(desk, {f"{os.fsdecode(name)}.jsonl": line(id=str(n), **TEXT) for n, name in enumerate(NAMES)})
     run_and_verify(run, desk)
     assert fates(desk) == {f"{os.fsdecode(name)}.jsonl": ONE for name in NAMES}
