@@ -311,11 +311,8 @@ OUTPUT = [
 
         run(meanwhile)
         """,
-        "…out was written by another plan, so its finished partitions cannot be reused:\n"
-        "  - stage 'WordCountFilter' was removed\n"
-        "  - stage 'meanwhile' was added after 'jsonl_reader'\n"
-        "  - the first stage, 'jsonl_reader', is unchanged; only 'meanwhile' and what follows changed\n"
-        "Start over with --fresh (fresh=True), write to another folder, or restore the previous plan.",
+        "Another pipeline started to write to out during this run, so nothing of a is committed: the output must not "
+        "become a mixture of two. Use a separate folder for each.",
     ),
 ]
 
