@@ -104,6 +104,8 @@ class Sides:
         environment = {"PEER_FILTERS": str(self.filters)}
         if side != OURS:  # NeMo Curator starts the program 'ray' of its environment by name
             environment["PATH"] = f"{Path(self.pythons[side]).parent}{os.pathsep}{os.environ['PATH']}"
+            # Where a token of Ray lies in the home folder, its clusters ask for it, and NeMo Curator does not send it.
+            environment["RAY_AUTH_MODE"] = "disabled"
         return Run(self.command(side, work, source, output), self.folder, environment).start(log), log, output
 
     def whole(self, side: str, work: str, source: Path, output: Path | None = None) -> tuple[Ended, Path]:

@@ -30,9 +30,9 @@ def table(result: dict[str, Any]) -> str:
     load = result["machine"]["load_1m"]
     busy = f" The machine was busy (load {load:g})." if load > 2 * cores else ""
     told = (
-        f"Measured beside {' and '.join(named)} on {result['megabytes']:g} MB ({result['documents']:,} documents), "
-        f"{cores} cores, median of {result['rounds']}; seconds from the start of a process to its exit, in parentheses "
-        f"processor seconds.{busy}"
+        f"Compared with {' and '.join(named)} on {result['megabytes']:g} MB ({result['documents']:,} documents), "
+        f"{cores} cores, median of {result['rounds']}: seconds from the start of a process to its exit, with CPU "
+        f"seconds in parentheses.{busy}"
     )
     lines = [
         told,
@@ -93,7 +93,8 @@ def _fault(fault: str, side: dict[str, Any] | None) -> str:
     if side is None:
         return "–"
     found = side[fault]
-    lost = f"{found['documents_missing']:,} documents missing" if found["documents_missing"] else "nothing missing"
+    missing = found["documents_missing"]
+    lost = f"{missing:,} document{'s' * (missing != 1)} missing" if missing else "nothing missing"
     if fault == "malformed_line":
         named = "names the file" if found["output_names_the_file"] else "does not name the file"
         return f"{'runs' if found['exit_code'] in (0, 3) else 'fails'}, {lost}, {named}"

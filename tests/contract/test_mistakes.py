@@ -556,12 +556,10 @@ PYTHON = [
 
         Pipeline("frame", stages=[JsonlReader("crawl"), frame, JsonlWriter("out")]).run()
         """,
-        "Stage 'frame' returned a polars.…DataFrame from process(); allowed is a task (a DocumentBatch, say), a list "
-        "or "
-        "an iterator of tasks, or None. Wrap the data: return DocumentBatch(data=…). This is a bug in the stage; "
-        "--ignore-failures does not apply. Committed output is intact: correct the stage and run the same command "
-        "again "
-        "to resume.",
+        "Stage 'frame' returned a polars.…DataFrame from process(); allowed is a task (such as a DocumentBatch), a "
+        "list or an iterator of tasks, or None. Wrap the data: return DocumentBatch(data=…). This is a bug in the "
+        "stage; --ignore-failures does not apply. Committed output is intact: correct the stage and run the same "
+        "command again to resume.",
     ),
     Mistake(
         "something in a stage that cannot be sent to a worker",

@@ -118,11 +118,14 @@ class Mill:
     @cache  # noqa: B019 (a few of them, for the life of the tests)
     def expected(self, recipe: str = "apart.yaml") -> dict[str, bytes]:
         """What an undisturbed run leaves."""
-        output = self.folder / f"undisturbed-{recipe}"
-        begun = time.monotonic()
-        said = self.run(self.command(output, recipe=recipe))
-        self.usual_s = time.monotonic() - begun
-        assert said.code == 0, said
+        # The shorter of two, as the first one may have compiled kernels.
+        for attempt in ("warm", "undisturbed"):
+            output = self.folder / f"{attempt}-{recipe}"
+            begun = time.monotonic()
+            said = self.run(self.command(output, recipe=recipe))
+            took = time.monotonic() - begun
+            self.usual_s = min(self.usual_s or took, took)
+            assert said.code == 0, said
         return contents_of(output, without=UNEQUAL)
 
     def check(self, output: Path, recipe: str = "apart.yaml") -> None:

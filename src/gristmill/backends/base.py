@@ -99,11 +99,11 @@ def parse_config(kind: type[C], config: Mapping[str, Any] | None, *, owner: str)
 
     Args:
         kind: A dataclass whose fields are the keys, with types and defaults.
-        config: What the user gave.
+        config: The user's settings.
         owner: The executor, for messages.
 
     Raises:
-        UnknownNameError: A key is not known.
+        UnknownNameError: A key is unknown.
         UsageError: A value has the wrong type.
     """
     hints = get_type_hints(kind)
@@ -146,7 +146,7 @@ def _words(kind: Any) -> str:
 
 
 def gpu_names(wanted: int | None = None) -> list[str]:
-    """What the GPUs of this process are called in `CUDA_VISIBLE_DEVICES`; exactly `wanted` of them, if that is given.
+    """The names of this process's GPUs in `CUDA_VISIBLE_DEVICES`; exactly `wanted` of them, if set.
 
     As for CUDA itself, an empty variable hides all devices, and `-1` those listed after it.
 

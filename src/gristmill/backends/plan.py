@@ -59,20 +59,20 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a run was asked to do, beyond its stages. Sent to every worker.
+    """The settings of a run besides its stages. Sent to every worker.
 
     Attributes:
-        id_field: The column with the documents' ids; looked up by `why`.
-        url_field: The column with their URLs.
+        id_field: Column that holds document ids; looked up by `why`.
+        url_field: Column that holds document URLs.
         scores: `decisive` keeps the score that decided, `all` keeps every score of every document.
         ignore_failures: Quarantine documents on which a stage raises, instead of failing the run.
-        salvage: Keep what can be read of damaged input files.
-        staging: Where pieces of partitions lie until their commit; None when the pipeline has no writer.
-        output: The output; None when the pipeline has no writer.
-        record: The folder with its record.
-        plan_digest: What the manifest compares.
+        salvage: Keep the readable part of damaged input files.
+        staging: Folder for pieces of partitions until their commit; None if the pipeline has no writer.
+        output: The output; None if the pipeline has no writer.
+        record: The folder of its record.
+        plan_digest: Digest of the plan, compared by the manifest.
         earlier: The folder of the step whose output this run reads; its record is continued.
-        keeps_rows: Record which row each written document was, because a later step reads the output.
+        keeps_rows: Record the original row of each written document, because a later step reads the output.
     """
 
     id_field: str | None = "id"

@@ -1,4 +1,4 @@
-"""Runs pipelines stage by stage: one stage after the other over all data, each on a pool of Ray actors."""
+"""Runs pipelines stage by stage: one stage after another over all data, each on a pool of Ray actors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gristmill.errors import UsageError
 
 @dataclass(frozen=True)
 class ActorPoolConfig(RayDataConfig):
-    """What `RayActorPoolExecutor(config={…})` takes, besides the settings of `RayDataConfig`.
+    """The settings of `RayActorPoolExecutor(config={…})`, in addition to those of `RayDataConfig`.
 
     Attributes:
-        reserved_cpus: Processors of the cluster that are left to others.
-        reserved_gpus: GPUs that are left to others.
+        reserved_cpus: Number of CPU cores of the cluster to leave unused.
+        reserved_gpus: Number of GPUs to leave unused.
     """
 
     reserved_cpus: float = 0.0
@@ -32,12 +32,12 @@ class ActorPoolConfig(RayDataConfig):
 class RayActorPoolExecutor(RayDataExecutor):
     """Runs pipelines stage by stage: each stage works on all data before the next one begins.
 
-    What lies between two stages stays in Ray's object store, which spills to disk when it is full.
+    Data between two stages stays in Ray's object store, which spills to disk when it is full.
 
     Args:
         config: The settings of `ActorPoolConfig`; an unknown key is an error.
         ignore_head_node: Keep work off the head node.
-        show_progress: Accepted for scripts that set it; progress is shown as on every executor.
+        show_progress: Accepted for compatibility; progress is shown as on every executor.
         progress_interval: Likewise.
 
     Example:

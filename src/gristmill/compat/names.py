@@ -62,6 +62,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "stages.text.io.writer.parquet": ("compat.writers",),
     "stages.text.io.writer.utils": ("compat.grouping",),
     "stages.text.models.utils": ("stages.text.models.model", "stages.text.models.tokens"),
+    "stages.text.modules.modifier": _MODIFIERS,  # until 1.3
+    "stages.text.modules.score_filter": _FILTERS,  # until 1.3
     "stages.text.modifiers.fasttext": _MODIFIERS,
     "stages.text.modifiers.fasttext.fasttext_label": _MODIFIERS,
     "stages.text.modifiers.string.c4": _MODIFIERS,
@@ -108,6 +110,8 @@ NAMES: dict[str, str] = {
     "stages.deduplication.exact.workflow.ID_GENERATOR_OUTPUT_FILENAME": "compat.id_generator:EXACT_FILE",
     "stages.deduplication.fuzzy.workflow.ID_GENERATOR_OUTPUT_FILENAME": "compat.id_generator:FUZZY_FILE",
     "tasks._EmptyTask": "tasks.base:EmptyTask",  # its name until 1.3
+    **{f"stages.text.modules.{name}": f"stages.text.filters:{name}" for name in ("Filter", "Score", "ScoreFilter")},
+    "stages.text.modules.Modify": "stages.text.modifiers:Modify",
     "stages.text.experimental.translation.pipeline.TranslationStage": "stages.synthetic.translation:TranslationStage",
 }
 """Names that are not found by their module, as `module:name` of Gristmill."""

@@ -265,9 +265,9 @@ def filter_slurm_array_source_tasks(
     return [task for task in tasks if slurm_array_shard_for_task(task, slurm_array) == slurm_array.shard_index]
 
 
-def is_slurm_array_driver_process() -> bool:
-    """Whether this is the first node of its job, or none of Slurm's."""
-    return os.environ.get("SLURM_NODEID", "0") == "0"
+def is_slurm_array_driver_process(use_slurm: bool = True) -> bool:
+    """Whether this process runs the pipeline: on the first node of its job, or outside of Slurm."""
+    return not use_slurm or os.environ.get("SLURM_NODEID", "0") == "0"
 
 
 def build_slurm_array_completion_manifest(

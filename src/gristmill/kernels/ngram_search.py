@@ -327,6 +327,9 @@ def search_grams(
                 longs[place] = gram_places[number]
             for place in range(passed):
                 heads[place] = np.uint64(plain[longs[place]])
+            # The previous n-gram: its first word in the text, its number of words, and in the index the position of
+            # its second word and the position after its last.
+            before, before_whole, second, after = np.int64(-2), np.int64(0), np.int64(-1), np.int64(-1)
             for place in range(passed):
                 value, first = near[place], near_firsts[place]
                 slot = value >> directory_shift
@@ -334,8 +337,18 @@ def search_grams(
                     whole = np.int64(gram_sizes[number])
                     if grams[number] != value or first + whole > count:
                         continue
-                    if not _same(data, first, whole, starts, ends, pages, codes, plain, gram_places[number]):
+                    begin = gram_places[number]
+                    if first == before + 1 and begin == second and whole == before_whole:
+                        # It continues the previous n-gram, whose comparison covered all its words but the last.
+                        stop = _same(data, first + whole - 1, 1, starts, ends, pages, codes, plain, after)
+                    else:
+                        stop = _same(data, first, whole, starts, ends, pages, codes, plain, begin)
+                    if stop < 0:
                         continue
+                    before, before_whole, after, second = first, whole, stop, begin
+                    while plain[second] != _BETWEEN:
+                        second += 1
+                    second += 1
                     if made == len(texts):
                         texts, numbers = _grown(texts, made), _grown(numbers, made)
                         firsts, lasts = _grown(firsts, made), _grown(lasts, made)
@@ -384,7 +397,7 @@ def make_filter(grams: Hashes, bits: int) -> Hashes:
 
 @routine
 def _same(data, first, size, starts, ends, pages, codes, plain, place):
-    """Whether the words from `first` on are those of the index from `place` on."""
+    """Compare the words from `first` on with those at `place` in the index: where these end, or -1."""
     for word in range(first, first + size):
         at = starts[word]
         while at < ends[word]:
@@ -395,12 +408,12 @@ def _same(data, first, size, starts, ends, pages, codes, plain, place):
                 continue
             point, width = decode(plain, place)
             if point != np.int64(code & np.uint32(0x3FFFFFFF)):
-                return False
+                return np.int64(-1)
             place += width
         if plain[place] != _BETWEEN:
-            return False
+            return np.int64(-1)
         place += 1
-    return True
+    return place
 
 
 @routine

@@ -103,6 +103,7 @@ class Progress:
     now: Callable[[], float] = time.monotonic
     pipeline: str = ""
     status: str = "starting"
+    writes: bool = True  # without a writer nothing is committed, and the caller gets the result
     stages: dict[str, StageCount] = field(default_factory=dict)
     partitions: int = 0
     partitions_done: int = 0
@@ -165,6 +166,7 @@ class Progress:
             self.doing = "reading the first documents"
         elif isinstance(event, RunStarted):
             self.pipeline, self.status, self.partitions = event.pipeline, "running", event.partitions
+            self.writes = event.output is not None
             self.partitions_done = self.partitions_done_before = event.partitions_done_before
             for name in event.stages:
                 self.stages[name] = StageCount()
@@ -226,7 +228,7 @@ class Progress:
             self._recent.popleft()
 
     def _note_models(self, running: Mapping[str, float]) -> None:
-        """Add what is under way; a task between its last call and its end is in neither figure for a moment."""
+        """Add calls in progress; a task between its last call and its end is briefly in neither figure."""
         tokens, cost = _of_models(running)
         self.model_tokens = max(self.model_tokens, self._models[0] + tokens)
         self.model_cost = max(self.model_cost, self._models[1] + cost)
@@ -276,11 +278,13 @@ def _last_line(progress: Progress) -> str:
 
 
 def _totals(progress: Progress, *, per_second: float) -> list[str]:
+    partitions = plural(progress.partitions, "partition")
     parts = [
-        f"{progress.partitions_done:,}/{plural(progress.partitions, 'partition')}",
+        f"{progress.partitions_done:,}/{partitions}" if progress.writes else partitions,
         f"{plural(progress.rows_read, 'row')} read" + (f" ({rate(per_second)})" if progress.rows_read else ""),
-        f"{progress.rows_written:,} written",
     ]
+    if progress.writes:
+        parts.append(f"{progress.rows_written:,} written")
     if progress.model_tokens:
         parts.append(f"{progress.model_tokens:,.0f} tokens of models")
     if progress.model_cost:

@@ -204,7 +204,7 @@ class EventStream:
     """Passes every event to every listener, in order, in the driver process.
 
     Attributes:
-        listeners: The listeners; a new one receives the events from then on.
+        listeners: The listeners; a new one receives all later events.
 
     Example:
         >>> seen = []

@@ -63,7 +63,7 @@ def measure_tree(pids: Iterable[int]) -> MemorySample:
 
 
 def descendants(pid: int) -> list[int]:
-    """The direct and indirect child processes of `pid`; empty if the system does not tell."""
+    """The direct and indirect child processes of `pid`; empty if the system does not report them."""
     found: list[int] = []
     waiting = [pid]
     while waiting:
@@ -123,7 +123,7 @@ def private_bytes(pid: int) -> int:
 def process_start_time(pid: int) -> int | None:
     """When process `pid` started, in system ticks; None if there is no such process.
 
-    Together with the pid it identifies a process for good: pids are reused, pairs are not.
+    Together with the pid it identifies a process permanently: pids are reused, pairs are not.
     """
     try:
         text = _PROC.joinpath(str(pid), "stat").read_text()

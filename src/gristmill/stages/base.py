@@ -42,14 +42,14 @@ def get_stage_class(name: str) -> type[ProcessingStage[Any, Any]]:
 
 _PLAIN_ATTRIBUTES = ("name", "resources", "batch_size", "runtime_env")
 _NOT_INHERITED = ("fork_safe", "never_drops", "notes_changes")
-"""Statements of a class about its own code, which may be false for a subclass with other code."""
+"""Attributes that a class declares about its own code, which may not hold for a subclass."""
 
 
 S = TypeVar("S")
 
 
 def is_batch_size(value: object) -> bool:
-    """Whether this is a valid `batch_size`: a whole number of tasks from 1, or None for one at a time."""
+    """Whether this is a valid `batch_size`: a whole number of at least 1, or None for one task at a time."""
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
 
 
@@ -80,9 +80,9 @@ class ProcessingStage(ABC, Generic[X, Y]):
         runs_without_gpu: If True, a stage that requests a GPU falls back to the CPU where there is none.
         needs_own_worker: If True, the stage does not share a worker with its neighbours (for example because it holds a
             model).
-        overlaps_calls: The stage waits for a server. The local engine calls `process` for the next batch, from another
-            thread, while the stage waits for the last answers to the current one.
-        kept_elsewhere: The folder where answers of language models are kept, if not in the record of the output.
+        overlaps_calls: The stage waits for a server. The local engine calls `process` for the next batch from another
+            thread while the stage waits for the last responses of the current batch.
+        kept_elsewhere: Folder where answers of language models are cached, if not in the record of the output.
         for_dropped: What to do, when a run records all scores, with documents that earlier stages dropped and that
             later filters should score: `"run"` passes them to this stage too, which must handle each document
             independently and change nothing but its result; `"pass"` leaves them unchanged (the stage only adds
@@ -144,7 +144,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     _metrics: dict[str, float] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse definitions that look right but would be silently ignored; register the others by name."""
+        """Reject definitions that look right but would be silently ignored; register all others by name."""
         super().__init_subclass__(**options)
         where, defined = f"{cls.__module__}.{cls.__qualname__}", cls.__dict__
         for attribute in _PLAIN_ATTRIBUTES:
@@ -206,13 +206,13 @@ class ProcessingStage(ABC, Generic[X, Y]):
     # --- the life of a worker ---
 
     def check_environment(self) -> None:
-        """Called in the driver when a run is planned: refuse early what workers would refuse.
+        """Called in the driver when a run is planned: fail early if workers would fail.
 
-        For example a missing package. It only checks: nothing is loaded or downloaded.
+        For example because a package is missing. It only checks: nothing is loaded or downloaded.
         """
 
     def keep_record(self, folder: str) -> None:
-        """Called in the driver when a run with an output is planned: `folder`, the record, is where it may keep files.
+        """Called in the driver when a run with an output is planned: the stage may keep files in `folder`, the record.
 
         Called on the copy of the stage that workers get.
         """
@@ -243,10 +243,10 @@ class ProcessingStage(ABC, Generic[X, Y]):
         return [], []
 
     def check_columns(self, columns: Collection[str]) -> None:
-        """Refuse to run on these columns at planning time, for a reason that `inputs` cannot express."""
+        """Called when a run is planned: reject these columns for a reason that `inputs` cannot express."""
 
     def filled_columns(self) -> list[str]:
-        """Columns that this stage writes: those of `outputs` that it does not read; unknown without `inputs`.
+        """Columns that this stage writes: those in `outputs` that it does not read; unknown without `inputs`.
 
         Planning warns where existing values would be overwritten.
         """
@@ -385,7 +385,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
         return any(get_origin(kind) in (list, Iterator) or kind is list for kind in kinds)
 
     def running_metrics(self) -> Mapping[str, float]:
-        """Custom metrics of calls that have not returned yet, for live figures; called from another thread."""
+        """Custom metrics of calls that have not returned yet, for the live display; called from another thread."""
         return {}
 
     def _log_metric(self, name: str, value: float) -> None:

@@ -49,12 +49,12 @@ def processing_stage(
     resources: Resources | Mapping[str, float] | None = None,
     batch_size: int | None = None,
 ) -> Callable[[Callable[[Any], Any]], FunctionStage]:
-    """Make a stage of a function that takes one task and returns a task, a list of tasks or None.
+    """Make a stage from a function that takes one task and returns a task, a list of tasks or None.
 
     `get_stage_class` finds its class by `name`; a later stage with the same name replaces it, as for classes.
 
     Args:
-        given: Nothing; the function, if the decorator is used without parameters, which is an error.
+        given: Not used; holds the function if the decorator is used without parentheses, which is an error.
         name: Name of the stage; required.
         resources: Resources of one worker, as `Resources` or a dictionary of its fields.
         batch_size: Number of tasks per call.

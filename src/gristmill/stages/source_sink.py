@@ -10,12 +10,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.errors import NotSupportedError, UsageError, did_you_mean
+from gristmill.errors import NotSupportedError, StageDefinitionError, UsageError, did_you_mean
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.summary import OutputSummary
 from gristmill.ledger.record.trail import QuarantinedRecord
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 READER_PARTS = ("warc_pages",)
-"""Stages that belong to a reader and drop what is not a document in its files; dropping nothing is normal for them."""
+"""Stages that belong to a reader and drop what is not a document in its files; often they drop nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
         """The columns to expect, looking for `wanted` in particular; None if unknown."""
 
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
-        """Give the stage that reads these partitions facts about the whole input; called on a copy of it."""
+        """Pass facts about the whole input to the stage that reads these partitions; called on a copy of it."""
 
     def keep_files_whole(self) -> None:
         """Make every file one partition from now on, instead of splitting large ones; called on a copy of the stage."""
@@ -125,9 +125,9 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     Attributes:
         hints: Columns that later stages will read.
         salvage: Keep the readable part of a damaged file. Otherwise nothing of it may be kept, and damage found while
-            reading is raised: documents returned earlier must be taken back.
-        checks_first: Check for damage in a separate pass, and skip damaged files. For plans whose documents would
-            already be on their way to other workers, and when a partition is read again because of damage.
+            reading is raised: documents returned earlier must be discarded.
+        checks_first: Check for damage in a separate pass, and skip damaged files. For plans that would already have
+            sent documents to other workers, and when a partition is read again because of damage.
         selection: The documents to read, if not all.
         errors: How to handle text that is not UTF-8: `quarantine` its document, or `replace` invalid bytes with U+FFFD.
         reads_ranges: Reads the ranges of a partition rather than whole files, so that a large file can be split.
@@ -193,7 +193,7 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         return batch
 
     def note_bad(self, batch: DocumentBatch, bad: BadRecord) -> None:
-        """Quarantine what could not be read."""
+        """Quarantine unreadable records."""
         batch.note_quarantine(
             QuarantinedRecord(
                 bad.row, self.name, bad.cause, bad.told, bad.file.path, bad.offset, bad.size, bytes(bad.raw),
@@ -206,13 +206,13 @@ class PartFile(Protocol):
     """The output of a partition while it is being written; usually one file."""
 
     def append(self, payload: Any, /, *, rows: int | None = None) -> None:
-        """Add what `SinkStage.encode` returned for one batch."""
+        """Add the payload that `SinkStage.encode` returned for one batch."""
 
     def close(self) -> list[WrittenFile]:
-        """Finish and return what was written."""
+        """Finish, and return the written files."""
 
     def abort(self) -> None:
-        """Discard what is not finished."""
+        """Discard unfinished files."""
 
 
 class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
@@ -250,11 +250,11 @@ class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
         """Join files that were written piece by piece into the one that `open_part` would have written."""
 
     def notes(self) -> list[str]:
-        """What users should know about the output before the run starts, one sentence each. Called by the driver."""
+        """Notes about the output to show before the run starts, one sentence each. Called by the driver."""
         return []
 
     def summary(self, folder: RunFolder) -> OutputSummary | None:
-        """What describes the output as a whole, once every partition is committed; None for nothing.
+        """The summary of the whole output, once every partition is committed; None for none.
 
         Called by the driver at the end of every run. Equal partitions must produce equal bytes.
         """
@@ -279,10 +279,12 @@ class BaseWriter(SinkStage):
     Attributes:
         endings: Extensions that files of this format can have.
         file_extension: The extension that they get.
+        not_called: Methods that runs do not call. A subclass that defines one is rejected.
     """
 
     endings: tuple[str, ...] = ()
     file_extension: str = ""
+    not_called: ClassVar[tuple[str, ...]] = ("process",)
 
     def __init__(
         self,
@@ -299,8 +301,8 @@ class BaseWriter(SinkStage):
         for key in settings:
             if key not in known:
                 raise UsageError(
-                    f"{type(self).__name__}(write_kwargs={settings!r}): unknown {key!r}; known are {', '.join(known)}."
-                    f"{did_you_mean(key, known)}"
+                    f"{type(self).__name__}(write_kwargs={settings!r}): unknown option {key!r}; valid options are "
+                    f"{', '.join(known)}.{did_you_mean(key, known)}"
                 )
         if mode not in get_args(Mode):
             hint = ""
@@ -323,33 +325,50 @@ class BaseWriter(SinkStage):
         options = settings.get("storage_options", storage_options)
         self.storage_options = None if options is None else dict(options)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Reject definitions that look right but would be silently ignored."""
+        super().__init_subclass__(**options)
+        inherited: Any = super(cls, cls)
+        for name in inherited.not_called:
+            if name in cls.__dict__:
+                raise StageDefinitionError(
+                    f"{cls.__module__}.{cls.__qualname__} defines {name}(), which runs do not call: they commit the "
+                    "files of a writer by partition. Define encode() and open_part(), or make it a ProcessingStage "
+                    "that writes its own files, without a record of them."
+                )
+
     def inputs(self) -> Spec:
         return ["data"], list(self.fields or [])
 
     def outputs(self) -> Spec:
         return ["data"], []
 
+    def open_alone(self, path: str) -> PartFile:
+        """A new file at `path` for a batch that is written outside of a run; by default as in one."""
+        return self.open_part(path)
+
     def process(self, task: DocumentBatch) -> FileGroupTask:
         """Write one batch to its own file; in a pipeline the runner writes partitions instead."""
-        return self._write_alone(task, self.open_part)
-
-    def _write_alone(self, task: DocumentBatch, open_part: Callable[[str], PartFile]) -> FileGroupTask:
         sources = task._metadata.get("source_files", [])
         key = "\n".join([*sorted(map(str, sources)), task.task_id])
         name = hashlib.sha256(key.encode()).hexdigest()[:12]
-        part = open_part(f"{self.path.rstrip('/')}/{name}{self.extension}")
-        try:
-            part.append(self.encode(task), rows=task.num_items)
-            files = part.close()
-        except BaseException:
-            part.abort()
-            raise
+        files = self.write_alone(task, f"{self.path.rstrip('/')}/{name}{self.extension}")
         return FileGroupTask(
             task.dataset_name,
             [file.path for file in files],
             list(task._stage_perf),
             {**task._metadata, "format": self.extension.split(".")[1]},
         )
+
+    def write_alone(self, task: DocumentBatch, path: str) -> list[WrittenFile]:
+        """Write one batch to a file at `path`, outside of a run and without a record."""
+        part = self.open_alone(path)
+        try:
+            part.append(self.encode(task), rows=task.num_items)
+            return part.close()
+        except BaseException:
+            part.abort()
+            raise
 
 
 def field_names(fields: Sequence[str] | None) -> tuple[str, ...] | None:

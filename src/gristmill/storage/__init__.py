@@ -1,4 +1,4 @@
-"""Files in and out: finding inputs, cutting them into partitions, reading blocks, writing parts atomically.
+"""File access: finding inputs, splitting them into partitions, reading blocks, writing parts atomically.
 
-Knows nothing of tasks or stages. Import from the modules themselves; nothing heavy is loaded here.
+Independent of tasks and stages. Import from the modules themselves; nothing heavy is loaded here.
 """

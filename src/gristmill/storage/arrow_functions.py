@@ -1,4 +1,4 @@
-"""Arrow's functions by name, without PyArrow's wrappers around all of them: making those takes 30 ms."""
+"""Arrow's functions by name, without PyArrow's wrappers: creating all of those takes 30 ms."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Files that appear whole or not at all, and know the hash of what was written to them.
+"""Files that appear complete or not at all, with a hash of their contents.
 
 Locally a file is written under a temporary name in its own folder and renamed; other stores publish on completion.
-Temporary names carry a run token, this machine and the process, so that processes never collide and leftovers of dead
-ones are distinguishable from work in progress.
+Temporary names contain a run token, this machine and the process, so that processes never collide and leftovers of dead
+processes are distinguishable from work in progress.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _counter = itertools.count()
 
 
 def temporary_path(path: str, *, token: str = "x") -> str:
-    """A name in the folder of the local `path` that is not in use."""
+    """An unused name in the folder of the local `path`."""
     if not re.fullmatch(r"[A-Za-z0-9]+", token):
         raise UsageError(f"token={token!r} must consist of letters and digits.", value=token)
     folder, name = os.path.split(path)
@@ -58,7 +58,7 @@ def output_errors(path: str) -> Iterator[None]:
 
 
 def output_error(path: str, error: OSError) -> OutputError:
-    """The OutputError for `error`, with the free space where the disk is full."""
+    """The OutputError for `error`, with the free space if the disk is full."""
     facts: dict[str, Any] = {"path": path, "errno": error.errno}
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = _free_bytes(path)
@@ -90,9 +90,9 @@ class WrittenFile:
     """A complete output file.
 
     Attributes:
-        path: Where it lies.
-        size: Stored bytes.
-        rows: Records in it.
+        path: Its path.
+        size: Size in bytes, as stored.
+        rows: Number of records.
         hash: ``xxh3:`` and 32 hexadecimal digits over the stored bytes.
         record: The kind of record it is, for a file that belongs to the record of its partition and not to the output.
     """
@@ -107,8 +107,8 @@ class WrittenFile:
 class AtomicFile:
     """A binary file under construction that appears at `path` when it is complete, and knows its size and hash.
 
-    As a context manager it is published at the end of the block and thrown away when the block raises. XXH3 with 128
-    bits notices damage and mix-ups at many GB/s; it does not protect against forgery, and need not.
+    As a context manager it is published at the end of the block and discarded if the block raises. XXH3 with 128 bits
+    detects damage and mix-ups at many GB/s; it does not protect against forgery, and need not.
 
     Example:
         >>> with AtomicFile("out/record.json") as file:  # doctest: +SKIP
@@ -142,7 +142,7 @@ class AtomicFile:
             self._file: IO[bytes] = open(self._temporary, "xb", buffering=0)  # noqa: SIM115
 
     def write(self, data: Any) -> int:
-        """Append bytes-like `data` and return how many bytes it has."""
+        """Append bytes-like `data` and return its size in bytes."""
         whole = view = memoryview(data).cast("B")
         if self.closed:  # a writer on top may still flush after it was given up
             return whole.nbytes
@@ -162,7 +162,7 @@ class AtomicFile:
         """Nothing is buffered here."""
 
     def copy(self, source: Any, count: int = -1) -> None:
-        """Append `count` bytes of the open file `source` (all that is left when negative)."""
+        """Append `count` bytes of the open file `source` (the rest of it if negative)."""
         buffer = memoryview(bytearray(min(_COPY_BYTES, count) if count >= 0 else _COPY_BYTES))
         while count:
             got = source.readinto(buffer if count < 0 else buffer[: min(len(buffer), count)])
@@ -172,7 +172,7 @@ class AtomicFile:
             count -= got if count > 0 else 0
 
     def finish(self) -> None:
-        """Complete the temporary without publishing it yet."""
+        """Complete the temporary file without publishing it yet."""
         if self._state == "open":
             with output_errors(self.path):
                 if self._fsync and self._local:
@@ -259,7 +259,7 @@ def write_json_atomic(
     fsync: bool = False,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Put `value` as JSON at `path` in one step, as `json_bytes` has it."""
+    """Write `value` as JSON to `path` atomically, as `json_bytes` formats it."""
     write_bytes_atomic(path, json_bytes(value), token=token, fsync=fsync, storage_options=storage_options)
 
 
@@ -273,8 +273,8 @@ def sweep_temporaries(
 ) -> list[str]:
     """Remove abandoned temporary files and return their paths.
 
-    Removed are those of `token`, and those written on this machine by a process that is in `dead_pids` or no longer
-    exists. Everything else may be work in progress and stays.
+    Removes those of `token`, and those written on this machine by a process that is in `dead_pids` or no longer exists.
+    All others may be work in progress and are kept.
     """
     removed: list[str] = []
     for where, folders, names in os.walk(os.fspath(folder)):
@@ -307,15 +307,15 @@ def _alive(pid: int) -> bool:
 def check_writable(
     path: str, storage_options: StorageOptions = None, *, advice: str = "Check the path and its permissions."
 ) -> None:
-    """Refuse a folder in which nothing can be written, as far as known without leaving anything there.
+    """Reject a folder that is not writable, as far as can be determined without leaving anything there.
 
     Args:
-        path: The folder; it need not be there yet.
-        storage_options: Handed to fsspec for URLs.
+        path: The folder; it need not exist yet.
+        storage_options: File system options for URLs.
         advice: What to do, as a sentence.
 
     Raises:
-        OutputError: The user may not write there, or the bucket does not exist.
+        OutputError: The user has no write access, or the bucket does not exist.
         StoreError: The store cannot be reached.
         MissingExtraError: The package that opens such stores is not installed.
     """

@@ -1,4 +1,4 @@
-"""Memory of blocks that is used again for later ones."""
+"""Reuses the memory of blocks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _UNUSED = 2  # The list and whoever counts.
 
 
 def room_for(nbytes: int) -> npt.NDArray[np.uint8]:
-    """This many bytes, uninitialised: those of a block in memory that an earlier block no longer needs.
+    """This many uninitialised bytes, if possible in memory that an earlier block no longer needs.
 
-    Left to itself, the allocator puts small things that stay into the gaps that blocks leave behind, so that the next
-    block needs new memory. What is handed out is a view, and free again when only this module refers to its base.
+    Otherwise the allocator fills the gaps that blocks leave with small long-lived objects, so that the next block needs
+    new memory. Returns a view, whose memory is free again when only this module refers to its base.
     """
     if not _LEAST_ROOM <= nbytes <= _MOST_ROOM:
         return np.empty(nbytes, np.uint8)

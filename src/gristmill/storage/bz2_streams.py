@@ -1,4 +1,4 @@
-"""bzip2 files of many streams, as MediaWiki's multistream dumps are: each is read without those before it."""
+"""bzip2 files of many streams, such as MediaWiki's multistream dumps: each stream is read independently."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _INDEX_NAME = re.compile(r"-multistream(\d*)\.xml((?:-p\d+p\d+)?)\.bz2$")
 
 @dataclass(frozen=True, slots=True)
 class BrokenStream:
-    """A stream that does not decode; what follows begins with the next one.
+    """A stream that does not decode; reading continues with the next one.
 
     Attributes:
-        start: Where it lies among the stored bytes.
-        size: How many of them are skipped.
+        start: Its first stored byte.
+        size: Number of stored bytes skipped.
         cut: The file ends inside it.
-        rest: Some of it was handed on before: the whole file is to be taken for damaged.
+        rest: Part of it was already passed on: the whole file counts as damaged.
     """
 
     start: int
@@ -42,19 +42,19 @@ class BrokenStream:
 
 
 BORDER = b""
-"""Separates the content of a range from what follows."""
+"""Separates the content of a range from the content after it."""
 
 
 def decoded_streams(
     path: str, start: int, end: int, *, storage_options: StorageOptions = None
 ) -> Iterator[bytes | BrokenStream]:
-    """The content of the streams that begin in a range, then `BORDER`, then that of those behind it.
+    """The content of the streams that begin in a range, then `BORDER`, then the content of the streams after it.
 
     Args:
         path: The file.
         start: First stored byte, where a stream begins.
         end: One past the last byte of the range; -1 for the end of the file.
-        storage_options: Handed to fsspec for URLs.
+        storage_options: File system options for URLs.
     """
     with open_raw(path, storage_options=storage_options) as raw:
         raw.seek(start)
@@ -78,14 +78,14 @@ def decoded_streams(
 
 
 class _Stream:
-    """One stream, which begins with `stored` and goes on in `raw`.
+    """One stream, which begins with `stored` and continues in `raw`.
 
     Attributes:
         broken: It does not decode.
         cut: It is broken because the file ends inside it.
-        handed_on: Some of it was handed on before its end was known.
-        size: How many stored bytes it has; of a broken one, how far it is to the next.
-        behind: Stored bytes behind it, as far as they were read.
+        handed_on: Part of it was passed on before its end was checked.
+        size: Number of stored bytes; for a broken one, the distance to the next.
+        behind: Stored bytes after it, as far as read.
     """
 
     def __init__(self, raw: IO[bytes], stored: bytes) -> None:
@@ -131,7 +131,7 @@ class _Stream:
 
 
 def _next_magic(raw: IO[bytes], stored: bytes) -> tuple[int, bytes]:
-    """The distance from the beginning of `stored` to the next stream, and the bytes from there; none at the end."""
+    """The distance from the start of `stored` to the next stream, and the bytes from there; none at the end."""
     passed = 0
     found = _MAGIC.search(stored, 1)
     while found is None:
@@ -147,7 +147,7 @@ def _next_magic(raw: IO[bytes], stored: bytes) -> tuple[int, bytes]:
 def stream_cuts(path: str, size: int, *, block_bytes: int, storage_options: StorageOptions = None) -> list[int]:
     """Where to split a file so that each piece has about `block_bytes` and begins with a stream: 0, …, `size`.
 
-    Uses the index that MediaWiki writes beside a dump if it exists and is right, otherwise searches for streams.
+    Uses the index that MediaWiki writes beside a dump if it exists and is correct, otherwise searches for streams.
     """
     wanted = range(block_bytes, size, block_bytes)
     offsets = _index_offsets(path, storage_options=storage_options)

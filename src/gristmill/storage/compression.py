@@ -1,6 +1,6 @@
 """Compressed files as streams: ``.gz`` (several members), ``.zst`` (several frames), ``.bz2``, ``.xz`` and plain.
 
-Reading never holds more than a small piece and delivers everything before a damaged place. Writing is deterministic:
+Reading never holds more than a small piece and delivers everything before a damaged position. Writing is deterministic:
 no time and no name in headers, fixed levels.
 """
 
@@ -47,7 +47,7 @@ _ZSTD_FIRST_BYTES = 256
 _ZSTD_INPUT_BYTES = 8 * 1024
 _OUTPUT_BYTES = 1024 * 1024
 HEADS: dict[Codec, int] = {"none": HEAD_BYTES, "gz": HEAD_BYTES, "zst": 160_000, "bz2": 1_000_000, "xz": 65_536}
-"""Stored bytes that show the beginning of the content: zstd and bzip2 give nothing before a whole block is there."""
+"""Stored bytes needed to see the beginning of the content: zstd and bzip2 output nothing before a complete block."""
 
 
 SALVAGE_HINT = "Repair or remove it, or run with salvage=True (--salvage) to keep what can be read before the damage."
@@ -56,7 +56,7 @@ SALVAGE_HINT = "Repair or remove it, or run with salvage=True (--salvage) to kee
 class DamagedArchiveError(GristmillError, EOFError):
     """A file ends early (`cause` "truncated_file") or does not decode ("corrupt_archive", "corrupt_parquet").
 
-    `consumed` is how many of its stored bytes were read before.
+    `consumed` is the number of its stored bytes read before.
     """
 
     cause: str
@@ -67,7 +67,7 @@ class ByteSource(Protocol):
     """The source of blocks: bytes in order; 0 means the end."""
 
     def readinto(self, target: memoryview, /) -> int | None:
-        """Fill the front of `target` and return how many bytes."""
+        """Fill the front of `target` and return the number of bytes."""
 
     def close(self) -> None:
         """Release the file."""
@@ -95,7 +95,7 @@ def codec_suffix(codec: Codec) -> str:
 
 
 def open_raw(path: str, *, storage_options: StorageOptions = None) -> Any:
-    """The stored bytes of `path`, unbuffered where the file is local."""
+    """The stored bytes of `path`, unbuffered if the file is local."""
     try:
         if is_local(path):
             if not stat.S_ISREG(os.stat(place := local_path(path)).st_mode):  # opening a pipe would wait for a writer
@@ -194,7 +194,7 @@ class DecompressedSource:
     Args:
         raw: The compressed bytes.
         codec: How they are compressed.
-        path: Named in errors.
+        path: Path for error messages.
     """
 
     def __init__(self, raw: IO[bytes], codec: Codec, *, path: str) -> None:
@@ -228,12 +228,12 @@ class DecompressedSource:
         return count
 
     def close(self) -> None:
-        """Close the file beneath."""
+        """Close the underlying file."""
         self._raw.close()
 
     @property
     def consumed(self) -> int:
-        """How many stored bytes have been decoded so far."""
+        """The number of stored bytes decoded so far."""
         return self._consumed - (len(self._chunk) - self._at)
 
     def _advance(self) -> bool:
@@ -328,7 +328,7 @@ class _GzipMember:
 
 
 def _salvage(decoder: Any, piece: bytes) -> tuple[bytes, int]:
-    """All that `piece` decodes to before the byte that makes it fail, and how many bytes these are."""
+    """Everything that `piece` decodes to before the byte that makes it fail, and the number of bytes before that."""
     decoded = bytearray()
     step = 4096
     at = 0
@@ -380,7 +380,7 @@ class _Bzip2Stream:
 
 
 class _XzStream(_Bzip2Stream):
-    """Works like that of bzip2; also reads the older ``.lzma``."""
+    """An xz stream, decoded like bzip2; also reads the older ``.lzma``."""
 
     def __init__(self) -> None:
         super().__init__()

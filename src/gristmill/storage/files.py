@@ -1,7 +1,7 @@
-"""Paths and URLs, and finding input files: a file, a folder, a glob, a list of these, here or on any fsspec store.
+"""Paths and URLs, and finding input files: a file, a folder, a glob, a list of these, local or in any fsspec store.
 
-The result depends only on what lies there, never on the order in which a store lists it. What is found and not taken is
-part of it, with the reason.
+The result depends only on the files, never on the order in which a store lists them. Files that are not read are part
+of it, with the reason.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ RECORD_SUFFIX = ".gristmill"
 """The suffix of record folders, which are created beside the output."""
 _HIDDEN = ("_", ".")
 _MOST_WAYS = 100
-"""By how many paths links may lead to one folder: a dozen folders of links are enough for millions."""
+"""Maximum number of paths by which links may lead to one folder: a dozen folders of links can make millions."""
 _WHOLE_NAMES = ("posts.xml",)
-"""Endings that are names of files, and have no dot before them."""
+"""Extensions that are whole file names, without a dot before them."""
 _LOCAL_PREFIXES = ("file://", "local://")
 _PASSWORD = re.compile(r"(://[^/@:]*:)[^/@]+@")
 
@@ -48,10 +48,10 @@ class InputFile:
     """One file of the input.
 
     Attributes:
-        path: What fsspec opens: an absolute local path, or a URL.
+        path: An absolute local path, or a URL.
         relative: The path below the input root, with '/'; unique within one listing.
-        size: Bytes as stored (compressed files: compressed); -1 where the store does not say.
-        stamp: Changes when the content does: mtime in ns locally, etag or checksum elsewhere.
+        size: Size in bytes as stored (compressed, for compressed files); -1 if the store does not report it.
+        stamp: Changes when the content does: mtime in ns for local files, otherwise etag or checksum.
     """
 
     path: str
@@ -65,11 +65,11 @@ class LeftOut:
     """A file of the input that is not read, or a folder that is not searched.
 
     Attributes:
-        path: What fsspec opens; that of a folder ends with '/'.
+        path: Its path or URL; that of a folder ends with '/'.
         relative: The path below the input root, as in `InputFile`.
         reason: Why: its `extension`, a `hidden` name (it starts with '_' or '.'), the `record` of a run, `empty`, an
             `other_format` than the reader's, or beyond the `limit` of partitions.
-        files: How many files a folder holds; 1 for a file.
+        files: Number of files in a folder; 1 for a file.
     """
 
     path: str
@@ -80,16 +80,16 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Every file of an input: those to read, and those that are not, both sorted by relative path.
+    """All files of an input: those to read and those to skip, both sorted by relative path.
 
-    An empty file is in both lists: there is nothing to read in it.
+    An empty file is in both lists, since it contains nothing to read.
     """
 
     files: list[InputFile]
     left_out: list[LeftOut]
 
     def only(self, kind: Format) -> Survey:
-        """The same with files that have the name of another format among those that are not read."""
+        """The same survey, with files of other formats (by name) moved to those that are not read."""
         files: list[InputFile] = []
         left_out = list(self.left_out)
         for file in self.files:
@@ -112,11 +112,11 @@ class SourceFiles:
     """What happened to every file of an input.
 
     Attributes:
-        paths: The input as it was given; local paths are absolute.
-        extensions: The endings that were looked for in folders.
-        read: How many files are read.
+        paths: The input as passed; local paths are absolute.
+        extensions: The extensions searched for in folders.
+        read: Number of files read.
         left_out: The others.
-        format: What people call the format of those that are read.
+        format: Common name of the format of the files read.
     """
 
     paths: list[str]
@@ -162,7 +162,7 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
 
     Raises:
         MissingExtraError: The package that opens such stores is not installed.
-        UsageError: There are no such stores, or the URL holds a password, which the record of a run would show.
+        UsageError: The kind of store is unknown, or the URL contains a password, which the record of a run would show.
     """
     from fsspec.core import url_to_fs
 
@@ -199,7 +199,7 @@ def store_errors(url: str) -> Iterator[None]:
     """Convert a store library's connection errors into an error that says so.
 
     Raises:
-        StoreError: There was no answer, or no credentials.
+        StoreError: The store did not respond, or there are no credentials.
     """
     try:
         yield
@@ -260,16 +260,16 @@ def survey(
     extensions: str | Iterable[str] | None = None,
     storage_options: StorageOptions = None,
 ) -> Survey:
-    """Every file that `file_paths` names, each once: those to read, and the others with the reason.
+    """Every file that `file_paths` matches, each once: those to read, and the others with the reason.
 
     Folders are searched recursively; names that start with ``_`` or ``.`` and the record folders of runs are skipped
-    there. A file named in full is taken whatever its extension.
+    there. A file named explicitly is read whatever its extension.
 
     Args:
         file_paths: A file, a folder, a glob, a URL (``s3://…``, ``memory://…``) or a list of these.
-        extensions: What counts in folders and globs, such as ``[".jsonl", ".json"]``; ``.jsonl.gz`` matches ``.jsonl``.
-            By default the endings of every readable format.
-        storage_options: Handed to fsspec for URLs.
+        extensions: Extensions to read in folders and globs, such as ``[".jsonl", ".json"]``; ``.jsonl.gz`` matches
+            ``.jsonl``. Defaults to those of all supported formats.
+        storage_options: File system options for URLs.
 
     Raises:
         InputNotFoundError: One of the paths matches no file.
@@ -334,7 +334,7 @@ def pattern_root(pattern: str) -> str:
 
 
 def skipped_below(inner: str, root: str, pattern: str = "") -> Reason | None:
-    """Why a file (or folder, ending with '/') below `root` is skipped: it, or a folder above it, has such a name.
+    """Why a file (or folder, ending with '/') below `root` is skipped because of its name or that of a parent folder.
 
     Names that the pattern asks for are not skipped.
     """

@@ -26,13 +26,13 @@ class FormatSpec:
     """Properties of a format.
 
     Attributes:
-        label: What people call it.
-        extensions: How names of such files end; a compression suffix may follow.
+        label: Common name.
+        extensions: Extensions of such files; a compression suffix may follow.
         reader: The public class that reads it.
-        companion: Such files often lie beside data of another format, as a README does, and are not data then.
-        packed: Files are usually small and many, so that several make one partition unless asked otherwise.
+        companion: Such files often accompany data of another format, like a README, and are then not data.
+        packed: Files are usually small and numerous, so several form one partition by default.
         uniform: Every file has the same columns.
-        split_bytes: Local files above this size are split unless asked otherwise; less where a byte is much work.
+        split_bytes: Local files above this size are split by default; lower for formats that are slow to process.
     """
 
     label: str
@@ -81,7 +81,7 @@ def codec_of(path: str) -> Codec:
 
 
 def has_extension(name: str, extensions: Sequence[str]) -> bool:
-    """Whether `name` ends with one of `extensions`, a compressed suffix after it allowed."""
+    """Whether `name` ends with one of `extensions`, optionally followed by a compression suffix."""
     name = name.lower()
     for suffix in COMPRESSED_SUFFIXES:
         if name.endswith(suffix) and not name.endswith(tuple(extensions)):
@@ -129,7 +129,7 @@ _MAGIC: tuple[tuple[str, int, bytes], ...] = (
 )
 CODEC_KINDS: Mapping[str, Codec] = {"gzip": "gz", "zstd": "zst", "bzip2": "bz2", "xz": "xz"}
 HEAD_BYTES = 16 * 1024
-"""How much of a file's content `recognise` looks at."""
+"""Number of bytes of a file's content that `recognise` inspects."""
 
 # Without a byte order mark: JSON and CSV begin with ASCII, whose other bytes are then zero.
 _WIDE = re.compile(rb"(?P<u32>(?:[\t-~]\0\0\0){2}|(?:\0\0\0[\t-~]){2})|(?P<u16>(?:[\t-~]\0){2}|(?:\0[\t-~]){2})")
@@ -149,7 +149,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "uncompressed": ("not compressed", "Rename it to end without {suffix}"),
     "json_object": (
         "JSON laid out over several lines, not one record per line",
-        "Convert it: `jq -c . {path} > records.jsonl` (with '.NAME[]' for '.', where the records are a list in it)",
+        "Convert it: `jq -c . {path} > records.jsonl` (with '.NAME[]' for '.' if the records are nested)",
     ),
     "json_values": ("a JSON array of values that are not objects", 'Records are objects, such as {{"text": "…"}}'),
     "parquet": ("Parquet", _RENAME.format("parquet", "ParquetReader")),
@@ -181,10 +181,10 @@ _NO_TEXT = frozenset(kind for kind, _, _ in _MAGIC) - {"utf-16", "utf-32"}
 
 
 def recognise(head: bytes) -> str | None:
-    """What the first bytes of a file's content say that it holds: a key of `_KINDS` or `CODEC_KINDS`.
+    """The type of a file's content by its first bytes: a key of `_KINDS` or `CODEC_KINDS`.
 
-    None where they say nothing for certain. A line that is not a record does not make another format of JSONL: one
-    other line among the first that begins like a record is enough to take it for that.
+    None if it is uncertain. A line that is not a record does not rule out JSONL: one other line among the first that
+    begins like a record is enough.
     """
     for kind, at, magic in _MAGIC:
         if head.startswith(magic, at) and (kind != "arrow_stream" or head[7:8] == b"\0"):
@@ -245,8 +245,8 @@ def mismatch(path: str, kind: str | None, format: Format) -> str | None:
 
     Args:
         path: The file, by its name.
-        kind: What it was recognised as.
-        format: That of the reader.
+        kind: Its recognised type.
+        format: Format of the reader.
     """
     if kind is None or kind == format or (format == "jsonl" and kind == "json_array"):
         return None

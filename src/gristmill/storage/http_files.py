@@ -1,7 +1,7 @@
-"""Files over HTTP(S): read as a whole or in part, and downloaded so that interruptions cost little.
+"""Files over HTTP(S): read as a whole or in part, and downloaded with cheap recovery from interruptions.
 
 An interrupted download resumes where it left off, within an attempt, after a retry, and in a later process, provided
-that the server proves by its ETag or its date that the file is still the same. What is returned has the length that the
+that the server proves by its ETag or its date that the file is still the same. Every result has the length that the
 server announced.
 """
 
@@ -49,9 +49,9 @@ class _TransientError(Exception):
     """A failure after which another attempt may succeed.
 
     Attributes:
-        answered: Whether there was a server at all.
-        wait_s: How long it asks to wait.
-        ends_at: The length of the file, where it was asked for what lies behind its end.
+        answered: Whether the server responded at all.
+        wait_s: Delay that the server requested.
+        ends_at: Length of the file, if the request was beyond its end.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class _TransientError(Exception):
 
 @dataclass(slots=True)
 class HttpFiles:
-    """How files are fetched.
+    """HTTP settings for reading and downloading files.
 
     Attributes:
-        attempts: How often in a row a file is tried without progress.
-        timeout_s: How long a server may keep silent.
-        backoff_s: About how long to wait before the second attempt; twice as long before each further one.
-        max_backoff_s: The longest wait that a server has not asked for.
-        max_bytes_per_second: The bandwidth of all processes of this machine that share a `bandwidth_file`.
+        attempts: Maximum number of consecutive attempts without progress.
+        timeout_s: Maximum time in seconds without data from the server.
+        backoff_s: Approximate delay before the second attempt; doubled before each further one.
+        max_backoff_s: Maximum delay, unless the server requests a longer one.
+        max_bytes_per_second: Bandwidth limit of all processes of this machine that share a `bandwidth_file`.
         headers: Sent with every request.
     """
 
@@ -87,7 +87,7 @@ class HttpFiles:
         """The content of a small file, such as a list of others.
 
         Raises:
-            DownloadError: It cannot be had; `DownloadMissingError` where the server says that there is none.
+            DownloadError: It cannot be downloaded; `DownloadMissingError` if it does not exist on the server.
             StoreError: The server cannot be reached.
         """
 
@@ -104,10 +104,10 @@ class HttpFiles:
         return self._tried(url, attempt)
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
-        """`length` bytes of a file from `offset` on.
+        """`length` bytes of a file, starting at `offset`.
 
         Raises:
-            DownloadError: They cannot be had.
+            DownloadError: They cannot be downloaded.
             StoreError: The server cannot be reached.
         """
         wanted = {"Range": f"bytes={offset}-{offset + length - 1}"}
@@ -127,7 +127,7 @@ class HttpFiles:
         return self._tried(url, attempt)
 
     def matches(self, url: str, path: str) -> bool:
-        """Whether the file at `path` has the length of the one at `url`; it counts as such if unknown."""
+        """Whether the file at `path` has the length of the one at `url`; true if that is unknown."""
         size = os.path.getsize(path)
         try:
             with self._open(url, method="HEAD") as response:
@@ -140,7 +140,7 @@ class HttpFiles:
         """Download a file to `path`, resuming a partial download; returns its length.
 
         Raises:
-            DownloadError: It cannot be had; what has come so far stays, for a later attempt.
+            DownloadError: It cannot be downloaded; the part received so far is kept for a later attempt.
             StoreError: The server cannot be reached.
         """
         transfer = _Transfer(url, path, self, Bandwidth(self.max_bytes_per_second, bandwidth_file))
@@ -155,8 +155,8 @@ class HttpFiles:
         """The response to one request, after redirects.
 
         Raises:
-            _TransientError: There was none, or one that says that another attempt may succeed.
-            DownloadError: It says that none will.
+            _TransientError: There was none, or another attempt may succeed.
+            DownloadError: No further attempt will succeed.
         """
         if urlsplit(url).scheme not in ("http", "https"):
             raise UsageError(f"{url!r} is not an http:// or https:// address.", value=url)
@@ -183,7 +183,7 @@ class HttpFiles:
             )
         hint = "Open the address in a browser to see what the server expects."
         if error.code in (401, 403):
-            hint = "The server refuses access: it needs credentials, or blocks clients that ask too often or too fast."
+            hint = "The server denies access: it needs credentials, or blocks clients that send too many requests."
         return DownloadError(f"{url} could not be downloaded: the server answered {said}. {hint}", url=url)
 
     def _received(self, url: str, read: Callable[[], T]) -> T:
@@ -194,7 +194,7 @@ class HttpFiles:
             raise _no_answer(url, error, answered=True) from error
 
     def _tried(self, url: str, attempt: Callable[[], T], progress: Callable[[], int] | None = None) -> T:
-        """The result of `attempt`, which is repeated, at growing intervals, as long as that may help."""
+        """The result of `attempt`, which is retried at growing intervals while that may help."""
         failed, reached, answered = 0, 0 if progress is None else progress(), False
         while True:
             try:
@@ -221,7 +221,7 @@ class _Transfer:
         self.bandwidth = bandwidth
 
     def size(self) -> int:
-        """How many bytes are there."""
+        """The number of bytes downloaded so far."""
         try:
             return os.path.getsize(self.path)
         except FileNotFoundError:
@@ -307,11 +307,11 @@ class _Transfer:
 
 
 class Bandwidth:
-    """A limit that all processes of a machine share through a small file, which holds when the next byte may come.
+    """A bandwidth limit shared by all processes of a machine, through a file that holds the time of the next transfer.
 
     Args:
         bytes_per_second: The limit; None for none.
-        path: The file; without one the limit holds for this object alone.
+        path: The file; without one, the limit applies only to this object.
     """
 
     def __init__(self, bytes_per_second: int | None, path: str | None = None) -> None:
@@ -322,11 +322,11 @@ class Bandwidth:
         self._free_at = 0.0
 
     def piece(self, most: int) -> int:
-        """How much to ask for at once: at most `most`, and no more than a second's worth."""
+        """Number of bytes to read at once: at most `most`, and no more than a second's worth."""
         return most if self.bytes_per_second is None else min(most, self.bytes_per_second)
 
     def wait(self, count: int) -> float:
-        """Sleep for as long as `count` bytes take; returns the seconds."""
+        """Sleep for as long as `count` bytes may take; returns the seconds."""
         if self.bytes_per_second is None:
             return 0.0
         now, takes = time.time(), count / self.bytes_per_second
@@ -391,7 +391,7 @@ def _validator(response: Any) -> str | None:
 
 
 def _retry_after(text: str | None) -> float | None:
-    """The seconds that a server asks to wait, at most ten minutes."""
+    """The delay in seconds that the server requests, at most ten minutes."""
     if not text:
         return None
     if text.strip().isdigit():
@@ -410,7 +410,7 @@ def _write_all(file: IO[bytes], piece: bytes) -> None:
 
 
 def _no_answer(url: str, error: Exception, *, answered: bool) -> Exception:
-    """Convert a connection error into one that allows a retry, or a final one."""
+    """Convert a connection error into a transient or a final error."""
     reason = getattr(error, "reason", error)
     if isinstance(reason, ssl.SSLCertVerificationError):
         return StoreError(f"{url}: the certificate of the server is not valid ({reason.verify_message}).", path=url)

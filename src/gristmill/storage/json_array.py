@@ -1,4 +1,4 @@
-"""A file that is one JSON array, read as lines: a byte source between the file and the reader of lines."""
+"""A file that is one JSON array, presented as lines: a byte source between the file and the line reader."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ArraySource:
     """The elements of an array, each on a line that starts where the element does in the file.
 
     Args:
-        source: The rest of the file's content.
-        first: What was read of it before.
-        path: Named in errors.
+        source: The remaining content of the file.
+        first: The bytes already read.
+        path: Path for error messages.
     """
 
     def __init__(self, source: ByteSource, first: NDArray[np.uint8], *, path: str) -> None:
@@ -35,7 +35,8 @@ class ArraySource:
         """Fill the front of `target`; 0 at the end.
 
         Raises:
-            DamagedArchiveError: The file ends before the array does, or is damaged; all before that was delivered.
+            DamagedArchiveError: The file ends before the array does, or is damaged; everything before that was
+                delivered.
         """
         while not self._output:
             if not len(self._input):
@@ -57,5 +58,5 @@ class ArraySource:
         return count
 
     def close(self) -> None:
-        """Close the file beneath."""
+        """Close the underlying file."""
         self._source.close()

@@ -42,7 +42,7 @@ _LARGE_EXPONENT = re.compile(rb"[0-9][eE]\+?[0-9]{3}")
 
 
 class Field(NamedTuple):
-    """Where the values of one key lie in a buffer, and what they are."""
+    """The positions of one key's values in a buffer, and their types."""
 
     starts: Integers
     ends: Integers
@@ -57,10 +57,10 @@ class Column(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """One text per row, by its address in memory and its length; -1 where there is none.
+    """One text per row, by memory address and length; -1 if there is none.
 
     Attributes:
-        owner: What keeps the memory alive.
+        owner: The object that keeps the memory alive.
     """
 
     owner: Any
@@ -69,14 +69,14 @@ class Pieces(NamedTuple):
 
 
 def packed(pieces: Sequence[bytes]) -> tuple[Bytes, Integers]:
-    """Pieces of bytes one after the other, and their offsets."""
+    """Concatenated pieces of bytes, and their offsets."""
     offsets = np.zeros(len(pieces) + 1, np.int64)
     np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
     return np.frombuffer(b"".join(pieces), np.uint8).copy(), offsets
 
 
 def string_parts(array: pa.Array) -> tuple[Bytes, Integers, Bytes]:
-    """Bytes, offsets and validity (a byte per row, empty when all are valid) of a large_string or binary array."""
+    """Bytes, offsets and validity (a byte per row, empty if all are valid) of a large_string or binary array."""
     _, offsets, data = array.buffers()
     rows = len(array)
     if rows == 0:
@@ -90,7 +90,7 @@ def string_parts(array: pa.Array) -> tuple[Bytes, Integers, Bytes]:
 
 
 def arrow_strings(kind: pa.DataType, offsets: Integers, data: Bytes, valid: Flags | None = None) -> pa.Array:
-    """A large_string or large_binary array over bytes and offsets; rows that are not valid are null."""
+    """A large_string or large_binary array over bytes and offsets; invalid rows are null."""
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, len(offsets) - 1, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
 
@@ -140,7 +140,7 @@ def texts_of_json(values: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 def arrow_texts(kind: pa.DataType, buffer: Bytes, starts: Integers, ends: Integers, valid: Flags | None) -> pa.Array:
-    """The bytes of the spans as a large_string or large_binary array; rows that are not valid become null."""
+    """The bytes of the spans as a large_string or large_binary array; invalid rows become null."""
     if valid is not None:
         ends = np.where(valid, ends, starts)
     offsets = np.zeros(len(starts) + 1, np.int64)
@@ -151,7 +151,7 @@ def arrow_texts(kind: pa.DataType, buffer: Bytes, starts: Integers, ends: Intege
 
 
 def _numbers(text: pa.Array, field: Field, kinds: Collection[int]) -> pa.Array | None:
-    """The numbers as int64 or float64, or None where one of them does not fit."""
+    """The numbers as int64 or float64; None if one of them does not fit."""
     try:
         if FLOAT not in kinds:
             return text.cast(pa.int64())
@@ -171,7 +171,7 @@ def _numbers(text: pa.Array, field: Field, kinds: Collection[int]) -> pa.Array |
 
 
 def arrow_nested(lines: Bytes) -> pa.Array | None:
-    """The values under "v" as Arrow reads them, or None where it cannot or would change them."""
+    """The values under "v" as Arrow reads them; None if it cannot, or would change them."""
     # Arrow miscounts the items of a list in which white space follows a null.
     if _SPACE_AFTER_NULL.search(lines.tobytes()):
         return None
@@ -235,8 +235,8 @@ def python_list(text: bytes) -> list[Any]:
 def json_texts(array: pa.Array) -> pa.LargeStringArray:
     """The JSON text of every value of an Arrow array; that of null is `null`.
 
-    An array of Arrow's JSON extension type (`pa.json_()`) holds JSON texts already: they are checked and taken as they
-    are. Maps become objects, dictionaries and run-end encoded arrays their values.
+    An array of Arrow's JSON extension type (`pa.json_()`) already holds JSON texts: they are checked and used
+    unchanged. Maps become objects, dictionaries and run-end encoded arrays their values.
     """
     kind, types = array.type, pa.types
     if isinstance(kind, pa.JsonType):
@@ -311,19 +311,19 @@ def encode_table(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> Bytes:
 
 
 def pieces_of(texts: pa.LargeStringArray) -> Pieces:
-    """The texts of an Arrow array; those that are null are not there."""
+    """The texts of an Arrow array; nulls are omitted."""
     data, offsets, valid = string_parts(texts)
     lengths = np.diff(offsets)
     return Pieces(texts, offsets[:-1] + data.ctypes.data, np.where(valid, lengths, -1) if len(valid) else lengths)
 
 
 def key_texts(names: Sequence[str]) -> tuple[Bytes, Integers]:
-    """`"name":` for every name, one after the other, and their offsets."""
+    """`"name":` for every name, concatenated, and their offsets."""
     return packed([json.dumps(name, ensure_ascii=False).encode() + b":" for name in names])
 
 
 def join_objects(texts: Sequence[Pieces], names: Sequence[str], rows: int, *, tail: str = "") -> pa.LargeStringArray:
-    """`{"name":text,…}` for every row, followed by `tail`; a text that is not there leaves its member out."""
+    """`{"name":text,…}` for every row, followed by `tail`; a missing text omits its member."""
     keys, key_offsets = key_texts(names)
     addresses, lengths = np.empty((len(texts), rows), np.int64), np.empty((len(texts), rows), np.int64)
     for place, text in enumerate(texts):
@@ -341,7 +341,7 @@ def lines_of(texts: Sequence[Pieces], names: Sequence[str], rows: int) -> Bytes:
 
 
 def are_json(texts: pa.LargeStringArray) -> Flags:
-    """Which of the texts are one valid JSON value of any kind, without white space around it."""
+    """Which of the texts are a single valid JSON value of any type, without surrounding whitespace."""
     data, offsets, _ = string_parts(join_objects([pieces_of(texts)], [""], len(texts)))
     starts, ends = offsets[:-1].copy(), offsets[1:].copy()
     value_starts, value_ends, _, status, _ = json_scan.scan_records(data.ctypes.data, len(data), starts, ends, [b""])
@@ -356,13 +356,13 @@ def _scalar(text: str | None) -> pa.LargeStringScalar:
 
 
 def _joined(*pieces: pa.LargeStringArray | str) -> pa.LargeStringArray:
-    """The pieces of every row one after the other, a text being the same for all rows; null where a piece is null."""
+    """The concatenated pieces of every row (a text is the same for all rows); null if a piece is null."""
     arrays = [_scalar(piece) if isinstance(piece, str) else piece for piece in pieces]
     return pc.binary_join_element_wise(*arrays, _scalar(""))
 
 
 def _lists(array: pa.Array, items: pa.LargeStringArray, brackets: str) -> pa.LargeStringArray:
-    """The texts of items between brackets, row by row of the list or map array that they are the values of."""
+    """The texts of items in brackets, for each row of the list or map array that holds them."""
     if pa.types.is_fixed_size_list(array.type):
         offsets = (np.arange(len(array) + 1, dtype=np.int64) + array.offset) * array.type.list_size
     else:

@@ -1,8 +1,8 @@
 """The raw lines of a block of JSONL, with columns decoded on demand.
 
-A record stays the bytes it was read from. What a stage needs is decoded from the spans of the values; what it did not
-change is written byte for byte as it came, so nothing that Arrow cannot hold (big integers, mixed types, the order of
-keys, a key that is missing rather than null) is lost on the way through.
+A record keeps the bytes it was read from. Values that a stage needs are decoded from their spans; everything unchanged
+is written byte for byte as read, so nothing that Arrow cannot represent (big integers, mixed types, the order of keys,
+a key that is missing rather than null) is lost.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ KINDS = {
 class JsonRecords:
     r"""Records of JSON as spans of one buffer; immutable.
 
-    Deriving (`take`, `slice`) shares the buffer and carries along what is known about the values.
+    Derived objects (`take`, `slice`) share the buffer and everything known about the values.
 
     Attributes:
         buffer: The bytes.
@@ -77,7 +77,7 @@ class JsonRecords:
     __slots__ = ("_columns", "_fields", "_keys", "_waiting", "buffer", "ends", "starts")
 
     def __init__(self, buffer: Bytes, starts: Integers, ends: Integers) -> None:
-        """Trust the spans to be valid objects; use `scan` for bytes that have not been checked."""
+        """Assumes that the spans are valid objects; use `scan` for unchecked bytes."""
         self.buffer = buffer
         # Kernels are compiled for one kind of array only; this copies nothing that is of that kind already.
         self.starts: Integers = np.require(starts, np.int64, ["C", "W"])
@@ -97,20 +97,20 @@ class JsonRecords:
         fields: Sequence[str] = (),
         most_causes: int | None = None,
     ) -> tuple[JsonRecords, Integers, list[str]]:
-        """Check that every record is one strict JSON object, and find the values of `fields` in the same pass.
+        """Check that every record is a strict JSON object, and find the values of `fields` in the same pass.
 
-        Strict means RFC 8259 in valid UTF-8 with nothing after the object. A key that occurs twice is allowed: decoding
-        takes the last value, the line stays as it is.
+        Strict means RFC 8259 in valid UTF-8 with nothing after the object. Duplicate keys are allowed: decoding uses
+        the last value, and the line is not changed.
 
         Args:
             buffer: Bytes, contiguous.
             starts: Where each record starts.
             ends: Where each record ends, without the line end.
-            fields: Keys whose values will be asked for.
-            most_causes: Of how many bad records to find the cause; by default of all.
+            fields: Keys whose values will be requested.
+            most_causes: Maximum number of bad records whose cause is determined; all by default.
 
         Returns:
-            The good records, the indices of the bad ones, and for each of these (or the first) its cause:
+            The good records, the indices of the bad ones, and the cause for each of these (or the first ones):
             `malformed_json`, `malformed_json_too_deep`, `not_an_object`, `invalid_utf8` or `nul_byte`.
         """
         records = cls(buffer, np.array(starts, np.int64), np.array(ends, np.int64))
@@ -170,13 +170,13 @@ class JsonRecords:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the records have together, line ends not counted."""
+        """Total size of the records in bytes, without line ends."""
         return int((self.ends - self.starts).sum())
 
     def keys(self) -> list[str]:
-        """All top-level keys in the order in which the records first show them.
+        """All top-level keys, in order of first occurrence.
 
-        Those of the records that these were taken from, where they were known: a filter removes no columns.
+        If known, those of the records that these were derived from: a filter removes no columns.
         """
         keys = self._keys
         if keys is None:
@@ -185,14 +185,14 @@ class JsonRecords:
         return list(keys)
 
     def has(self, name: str) -> Flags:
-        """Which records have the key at all, be its value null or not."""
+        """Which records have the key, whether or not its value is null."""
         if name not in self._fields:
             self._scan([name])
         present: Flags = self._fields[name].kinds != MISSING
         return present
 
     def key_at(self, row: int, place: int) -> str | None:
-        """The key whose value holds the byte at this place of a record; None where no value that was asked for does."""
+        """The key whose value contains the byte at this position of a record; None if no requested value does."""
         for name, field in self._fields.items():
             if field.kinds[row] != MISSING and field.starts[row] <= self.starts[row] + place < field.ends[row]:
                 return name
@@ -207,10 +207,10 @@ class JsonRecords:
     def column(self, name: str) -> pa.Array:
         """The values under a top-level key as an Arrow array; missing and null are both null.
 
-        Only strings give large_string, only booleans bool, integers int64, integers and floats float64 as long as every
-        integer is exact in it. Anything else (objects, arrays, a mixture, integers beyond 64 bits, numbers beyond the
-        largest float) becomes large_string with the JSON text of each value, and `is_json` is True. Half of a surrogate
-        pair is decoded as U+FFFD.
+        A column of only strings becomes large_string, of booleans bool, of integers int64, of integers and floats
+        float64 if every integer is exact in it. Anything else (objects, arrays, a mixture, integers beyond 64 bits,
+        numbers beyond the largest float) becomes large_string with the JSON text of each value, and `is_json` is True.
+        Half of a surrogate pair is decoded as U+FFFD.
         """
         if name not in self._columns:
             self._decode(name)
@@ -226,7 +226,7 @@ class JsonRecords:
         return {name: self.column(name) for name in names}
 
     def is_json(self, name: str) -> bool:
-        """Does `column` give JSON text for this key rather than decoded values?"""
+        """Whether `column` returns JSON text for this key rather than decoded values."""
         if name not in self._columns:
             self._decode(name)
         return self._columns[name].is_json
@@ -252,10 +252,10 @@ class JsonRecords:
         return python_list(b"[" + out[: max(used - 1, 0)].tobytes() + b"]")
 
     def nested(self, name: str) -> pa.Array | None:
-        """A struct or list array of a column that holds only objects or only arrays, else None.
+        """A struct or list array of a column that holds only objects or only arrays; otherwise None.
 
-        None also when the values do not fit one Arrow type without loss. A key that is missing in one of the objects is
-        null in the struct.
+        Also None if the values do not fit one Arrow type without loss. A key that is missing from an object is null in
+        the struct.
         """
         self._find([name])
         kinds = self._fields[name].kinds
@@ -283,7 +283,7 @@ class JsonRecords:
         return taken
 
     def slice(self, start: int, length: int | None = None) -> JsonRecords:
-        """`length` records from `start` on (or all that follow)."""
+        """`length` records (or all remaining ones), starting at `start`."""
         stop = len(self) if length is None else start + length
         part = slice(start, stop)
         sliced = JsonRecords(self.buffer, self.starts[part], self.ends[part])
@@ -298,7 +298,7 @@ class JsonRecords:
         return sliced
 
     def compact(self) -> JsonRecords:
-        """The same records in a buffer that holds nothing else."""
+        """The same records in a buffer of their own."""
         offsets = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.ends - self.starts, out=offsets[1:])
         out = np.empty(int(offsets[-1]), np.uint8)
@@ -329,16 +329,16 @@ class JsonRecords:
         fields: Sequence[str] | None = None,
         drop: Collection[str] = (),
     ) -> Bytes:
-        """The records as JSON lines, each with its line end; every byte that need not change stays as it was.
+        """The records as JSON lines, each with its line end; every byte that need not change is kept.
 
-        Where a key occurs twice in a record, the last is replaced and all are dropped.
+        Of duplicate keys in a record, the last is replaced; dropping removes all.
 
         Args:
-            changes: For a top-level key, new values and the rows they are for (None for all): the old value is replaced
-                where it stands, a missing key is added at the end. Values of Arrow's JSON type (`pa.json_()`) are
-                written as the JSON they hold.
+            changes: For a top-level key, new values and the rows they apply to (None for all): an old value is replaced
+                in place, a missing key is added at the end. Values of Arrow's JSON type (`pa.json_()`) are written as
+                JSON.
             fields: Write only these keys, in this order; a key missing in a record stays missing.
-            drop: Leave these keys out.
+            drop: Keys to omit.
         """
         new = {
             name: self._new_texts(name, *change)

@@ -1,9 +1,8 @@
 """Reading JSONL partitions as blocks of raw records: byte buffers with spans, ready for a parser.
 
-A line belongs to the range in which its first byte lies, so that ranges that tile a file deliver each line once.
-
-A block depends only on the data, the range and `block_bytes`. Memory stays at a small multiple of `block_bytes`,
-whatever the size of the file and however it is compressed; one larger record makes its own buffer grow.
+A line belongs to the range that contains its first byte, so that ranges that tile a file deliver each line once. A
+block depends only on the data, the range and `block_bytes`. Memory stays at a small multiple of `block_bytes`, whatever
+the size and compression of the file; only a larger record needs a larger buffer.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class RecordBlock:
         return len(self.buffer)
 
     def take(self, chosen: NDArray[np.bool_]) -> RecordBlock:
-        """The block with these records alone; the bytes of the others stay in the buffer."""
+        """The block with only these records; the bytes of the others stay in the buffer."""
         starts, ends, rows, offsets = (part[chosen] for part in (self.starts, self.ends, self.rows, self.offsets))
         return RecordBlock(self.buffer, starts, ends, rows, offsets, self.sources, self.bad)
 
@@ -94,18 +93,18 @@ def read_blocks(
     """The records of `partition`, block by block, file by file; small files share a block.
 
     Blank lines, a byte order mark at the start of a file, CRLF and whitespace around records are skipped. A line over
-    `max_record_bytes` and the rest of a damaged file come as `BadRecord`s; reading goes on behind them.
+    `max_record_bytes` and the rest of a damaged file are reported as `BadRecord`s, and reading continues.
 
     Args:
         partition: What to read.
-        block_bytes: Bytes per block; a longer record gets a block as large as it needs.
-        max_record_bytes: Longest line that is read.
-        storage_options: Handed to fsspec for URLs.
-        strict: Raise where an archive is damaged; what came of it before is then not to be used.
-        left_out: Damaged files by path, which are not read: each is one bad record.
+        block_bytes: Bytes per block; a longer record gets a larger block.
+        max_record_bytes: Maximum length of a line.
+        storage_options: File system options for URLs.
+        strict: Raise if an archive is damaged; records read from it before must then be discarded.
+        left_out: Damaged files by path; they are skipped, and each is one bad record.
 
     Raises:
-        DamagedArchiveError: An archive is damaged, and `strict` is given.
+        DamagedArchiveError: An archive is damaged, and `strict` is set.
 
     Example:
         >>> for block in read_blocks(partition):  # doctest: +SKIP
@@ -164,7 +163,7 @@ def newline_positions(buffer: NDArray[np.uint8], begin: int, end: int) -> NDArra
 
 
 def _trim_spans(buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-    """Move `starts` and `ends`, in place, past the spaces, tabs and carriage returns at the borders of each span."""
+    """Strip spaces, tabs and carriage returns from each span by moving `starts` and `ends` in place."""
     rows = np.flatnonzero(ends > starts)
     ends[rows] -= buffer[ends[rows] - 1] == 13  # most files with white space around records end their lines with CRLF
     rows = rows[ends[rows] > starts[rows]]
@@ -223,7 +222,7 @@ class _RangeSource:
         self._raw.close()
 
     def _skip_foreign_line(self) -> None:
-        """Go to the first line that starts at or after the range's start; the byte before tells if one starts there."""
+        """Skip to the first line that starts in the range; the byte before the range shows if one starts there."""
         at = self._part.start - 1
         self._raw.seek(at)
         while at < self._part.end:
@@ -240,7 +239,7 @@ class _RangeSource:
         self._finished = True
 
     def _overrun(self, target: memoryview) -> int:
-        """The rest of the last line, which reaches over the end of the range."""
+        """The rest of the last line, which extends beyond the range."""
         count = self._raw.readinto(target[:_OVERRUN_BYTES]) or 0
         cut = bytes(target[:count]).find(b"\n")
         if not count or cut >= 0:
@@ -360,7 +359,7 @@ class _FileReader:
             yield self._empty_block()
 
     def _with_room(self, tail: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """A fresh buffer that starts with `tail` and has room for more."""
+        """A new buffer that starts with `tail` and has room for more."""
         capacity = self._block_bytes
         while capacity <= len(tail):
             capacity *= 2
@@ -371,7 +370,7 @@ class _FileReader:
         return fresh
 
     def _fill(self, source: ByteSource, buffer: NDArray[np.uint8], used: int) -> tuple[int, bool]:
-        """Read until `buffer` is full or the data ends; short reads must not move block borders."""
+        """Read until `buffer` is full or the data ends; short reads must not move block boundaries."""
         view = memoryview(buffer.data)
         while used < len(buffer):
             try:
@@ -450,7 +449,7 @@ class _FileReader:
         return fresh, used, offset
 
     def _report_damage(self, damage: DamagedArchiveError, tail: NDArray[np.uint8], offset: int) -> None:
-        """Set the rest of the file aside; a plain file that ends early has whole lines before, which need no proof."""
+        """Report the rest of the file as damaged; in an uncompressed file, the complete lines before are valid."""
         if self._strict and codec_of(self._part.path) != "none":
             raise DamagedArchiveError(f"{self._part.path} is damaged: {damage}. {SALVAGE_HINT}", **damage.facts)
         rows = self.row - self._first_row

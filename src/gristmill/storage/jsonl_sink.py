@@ -1,6 +1,6 @@
-"""Writing JSONL parts: encoded lines go out as they are, or as one compressed member per append.
+"""Writing JSONL parts: encoded lines are written unchanged, or as one compressed member per append.
 
-Because members stand alone, parts written separately and joined by copying have the bytes of one written at once.
+Members are independent, so joining separately written parts yields the same bytes as writing one file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PIECE_BYTES = 1 << 19
 
 
 class RecordLines:
-    """Records that are written as they came, piece by piece: the output of `JsonRecords.encode`, without holding it.
+    """Records that are written unchanged, piece by piece: the output of `JsonRecords.encode` without buffering it.
 
     Attributes:
         records: The records.
@@ -39,7 +39,7 @@ class RecordLines:
         self.nbytes = records.nbytes + len(records)
 
     def __iter__(self) -> Iterator[npt.NDArray[np.uint8]]:
-        """Whole lines, valid until the next ones; none are copied where the records are neighbours in their buffer."""
+        """Whole lines, valid until the next ones; adjacent records in a buffer are not copied."""
         buffer, starts, ends = self.records.buffer, self.records.starts, self.records.ends
         if (
             len(starts)
@@ -67,8 +67,8 @@ class JsonlSink:
     r"""A JSONL file under construction.
 
     Args:
-        path: Where it will appear; compressed as its suffix says.
-        storage_options: Handed to fsspec for URLs.
+        path: Final path; its suffix sets the compression.
+        storage_options: File system options for URLs.
 
     Example:
         >>> sink = JsonlSink("out/part.jsonl.zst")  # doctest: +SKIP
@@ -87,7 +87,7 @@ class JsonlSink:
 
         Args:
             data: A uint8 array or any bytes-like object, or `RecordLines`.
-            rows: How many lines these are; counted when None.
+            rows: Number of lines; counted if None.
         """
         if isinstance(data, RecordLines):
             if self._codec == "none" and rows is not None:
@@ -125,12 +125,12 @@ def concatenate_jsonl(
     *,
     storage_options: StorageOptions = None,
 ) -> WrittenFile:
-    """One file with the bytes that appending to it directly would have given.
+    """Join files; the result has the same bytes as appending directly to one file.
 
     Args:
         pieces: Files from `JsonlSink` with the same compression.
-        path: Where the result appears; the pieces stay.
-        storage_options: Handed to fsspec for URLs.
+        path: Path of the result; the pieces are kept.
+        storage_options: File system options for URLs.
     """
     target = AtomicFile(path, storage_options=storage_options)
     try:

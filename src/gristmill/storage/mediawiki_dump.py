@@ -1,7 +1,7 @@
-"""Pages of a MediaWiki dump, cut out of its XML one by one and parsed each on its own.
+"""Pages of a MediaWiki dump, extracted from its XML and parsed one by one.
 
-So a page that is not XML costs that page alone, a file can be read from the middle, and nothing outside a page is ever
-parsed: no document type, and no entity that one defines.
+So an invalid page affects only itself, a file can be read from the middle, and nothing outside a page is ever parsed,
+such as a document type and its entities.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import codec_of
 
 MAX_PAGE_BYTES = 64 << 20
-"""A page with more XML than this is not read; the largest of Wikipedia's have two megabytes."""
+"""A page with more XML than this is not read; Wikipedia's largest have two megabytes."""
 _PIECE = 1 << 20
 _HEAD_BYTES = 1 << 20
 _OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
@@ -32,7 +32,7 @@ _UNQUOTED = ";@$!*(),/~:-._"  # what MediaWiki itself leaves as it is
 
 
 class Page(NamedTuple):
-    """A page as the dump has it; the last revision where it holds several."""
+    """A page of the dump; the last revision if there are several."""
 
     id: str
     title: str
@@ -55,11 +55,11 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the head of a dump says of its wiki.
+    """The description of the wiki in the head of a dump.
 
     Attributes:
-        language: Of its articles, such as "en".
-        prefix: What stands before the titles of pages in their URLs.
+        language: Language of its articles, such as "en".
+        prefix: Prefix of page titles in URLs.
     """
 
     language: str
@@ -71,7 +71,7 @@ class Site:
 
 
 def site_of(path: str, *, language: str | None = None, storage_options: StorageOptions = None) -> Site | Problem:
-    """The wiki of a dump by its head; a `Problem` where it is not a dump, or one that defines entities."""
+    """The wiki of a dump by its head; a `Problem` if it is not a dump, or defines entities."""
     head = _head(path, storage_options)
     declared = _DECLARATION.search(head)
     if declared is not None:
@@ -95,7 +95,7 @@ def site_of(path: str, *, language: str | None = None, storage_options: StorageO
 
 
 def _head(path: str, storage_options: StorageOptions) -> str:
-    """The first bytes up to the end of the wiki's description, as far as they are readable."""
+    """The first bytes up to the end of the wiki's description, as far as readable."""
     source = open_source(path, storage_options=storage_options)
     head, piece = bytearray(), memoryview(bytearray(1 << 16))
     try:
@@ -117,8 +117,8 @@ def read_pages(
         path: The dump, compressed or not.
         start: First stored byte; in a bzip2 file the beginning of a stream.
         end: One past the last; -1 for the end of the file.
-        size: Of the file; a range that reaches it has to see the end of the dump.
-        storage_options: Handed to fsspec for URLs.
+        size: Size of the file; a range that reaches it must contain the end of the dump.
+        storage_options: File system options for URLs.
     """
     cutter = _Cutter(check_end=end < 0 or end >= size >= 0)
     parser = _PageParser()
@@ -173,11 +173,11 @@ def _told(broken: BrokenStream) -> Problem:
 
 @dataclass
 class _Cutter:
-    """Finds pages in pieces of XML; those that begin behind the border belong to the next range.
+    """Finds pages in pieces of XML; those that begin after the border belong to the next range.
 
     Attributes:
-        check_end: The range reaches the end of the file, where the dump has to be closed.
-        offset: Where the page found last begins, from the first byte that was read.
+        check_end: The range reaches the end of the file, where the dump must be closed.
+        offset: Start of the last page found, relative to the first byte read.
     """
 
     check_end: bool

@@ -1,4 +1,4 @@
-"""The message for an input without a file to read: what it holds instead, and what to do."""
+"""The error message for an input without a readable file: what it holds instead, and what to do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MOST_ENDINGS = 6
 def missing_error(
     asked: str, path: str, extensions: tuple[str, ...], left_out: Mapping[str, str | None], *, fs: Any = None
 ) -> InputNotFoundError:
-    """An error that names the path, its nearest neighbour or what lies there, and the fix.
+    """An error that names the path, the most similar path or the existing files, and the fix.
 
     Args:
-        asked: The path as the user wrote it.
+        asked: The path as passed by the user.
         path: The same path, absolute (local) or inside its store.
         extensions: The extensions that were looked for.
-        left_out: The files that were found and are not read, with the reason.
+        left_out: The files that were found but are not read, with the reason.
         fs: The fsspec filesystem; None for local paths.
     """
     wanted = ", ".join(extensions if len(extensions) <= _MOST_ENDINGS else (*extensions[:4], "…"))
@@ -74,7 +74,7 @@ def _advice(example: str, suffix: str, fs: Any) -> str:
 
 
 def _near(asked: str, path: str, fs: Any) -> str:
-    """The nearest neighbour of a path that does not exist, written as that was, or what its folder holds."""
+    """The path most similar to a missing one, in the same notation, or the contents of its folder."""
     parent, name = os.path.split(path.rstrip("/"))
     while parent not in ("", "/") and not _is_folder(parent, fs):
         parent, name = os.path.split(parent)

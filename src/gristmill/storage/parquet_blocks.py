@@ -1,7 +1,7 @@
-"""Reading Parquet partitions as bounded tables, and what footers alone can tell.
+"""Reading Parquet partitions as bounded tables, and planning from footers alone.
 
-Block borders follow from footers and `block_bytes`, except where values are far larger than footers say (a dictionary
-can stand for a thousand times its size): there the values themselves end a block. What does not fit into memory at once
+Block boundaries depend on footers and `block_bytes`, unless values are far larger than footers claim (a dictionary can
+represent a thousand times its size): then the values themselves end a block. Data that does not fit into memory at once
 is decoded again in smaller steps.
 """
 
@@ -41,7 +41,7 @@ _REMOTE_FOOTER_THREADS = 16
 _DAMAGE = (pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
 
 _LARGEST_BLOCK = 4
-"""By how much the values of a block may exceed the footer's figure, in blocks."""
+"""Maximum number of blocks by which the values of a block may exceed the size in the footer."""
 _DECODING_BYTES = 256 << 20
 """Minimum memory allowed for decoding a batch; ordinary batches need a tenth of it."""
 _PIECE_ROWS = 1 << 16
@@ -53,11 +53,11 @@ class TableBlock:
 
     Attributes:
         rows: Row number in the partition of each row of the table.
-        table: The rows; empty where only a damaged file is reported.
+        table: The rows; empty if only a damaged file is reported.
         sources: The files in order, each with the row number of its first row here.
-        bad: Damaged files, each with the row number behind its rows.
+        bad: Damaged files, each with the row number after its rows.
         repaired: Rows whose text was repaired.
-        skipped: What was skipped on the way because it is not a document, by kind.
+        skipped: Number of skipped records that are not documents, by kind.
     """
 
     rows: NDArray[np.int64]
@@ -73,14 +73,14 @@ class TableBlock:
         return int(self.table.nbytes)
 
     def take(self, chosen: NDArray[np.bool_]) -> TableBlock:
-        """The block with these rows alone."""
+        """The block with only these rows."""
         table = self.table.filter(chosen)
         return TableBlock(self.rows[chosen], table, self.sources, self.bad, self.repaired, self.skipped)
 
 
 @contextlib.contextmanager
 def open_parquet(path: str, *, storage_options: StorageOptions = None) -> Iterator[pq.ParquetFile]:
-    """The file with its footer read; its pages are streamed and their checksums verified where there are any."""
+    """The file with its footer read; its pages are streamed, and checksums are verified if present."""
     with open_raw(path, storage_options=storage_options) as raw:
         source: Any = local_path(path) if is_local(path) else raw
         options = {"pre_buffer": False, "buffer_size": _STREAM_BYTES, "page_checksum_verification": True}
@@ -128,7 +128,7 @@ class Footers:
         return found
 
     def rows(self, partition: Partition) -> int:
-        """How many rows the partition has; a file whose footer is damaged is reported as one."""
+        """The number of rows of the partition; a file with a damaged footer counts as one."""
         rows = 0
         for part in partition.ranges:
             footer = self.read(part.path)
@@ -139,7 +139,7 @@ class Footers:
         return rows
 
     def unified(self, files: Iterable[InputFile | FileRange]) -> pa.Schema:
-        """As `unified_schema`."""
+        """See `unified_schema`."""
         ordered = sorted({file.path: file for file in files}.values(), key=lambda file: file.relative)
         paths = [file.path for file in ordered]
         if self._unified is None or self._unified[0] != paths:
@@ -150,12 +150,12 @@ class Footers:
 def unified_schema(files: Iterable[InputFile | FileRange], *, storage_options: StorageOptions = None) -> pa.Schema:
     """The schema that all `files` can be read as, from their footers alone.
 
-    Files whose footer is damaged take no part; reading reports them. A footer is read a second time only where a column
-    holds integers in one file and floats in another.
+    Files with a damaged footer are ignored; reading reports them. A footer is read a second time only if a column holds
+    integers in one file and floats in another.
 
     Raises:
-        SchemaConflictError: Two files give a column types that no type holds exactly.
-        InputError: Not one footer can be read.
+        SchemaConflictError: Two files have types for a column that no common type holds exactly.
+        InputError: No footer can be read.
     """
     return Footers(storage_options=storage_options).unified(files)
 
@@ -205,9 +205,9 @@ def _exact_as_floats(path: str, column: str, storage_options: StorageOptions) ->
 def row_group_cuts(
     path: str, *, block_bytes: int, storage_options: StorageOptions = None, footers: Footers | None = None
 ) -> list[int]:
-    """Row group numbers at which the file is cut into parts of about `block_bytes` stored bytes.
+    """Row group numbers at which the file is split into parts of about `block_bytes` stored bytes.
 
-    The first is 0 and the last the number of row groups; empty where the footer is damaged.
+    The first is 0 and the last the number of row groups; empty if the footer is damaged.
     """
     footer = (footers or Footers(storage_options=storage_options)).read(path)
     if isinstance(footer, Exception):
@@ -222,9 +222,9 @@ def row_group_cuts(
 
 
 def _stored_bytes(groups: Sequence[Any], file_bytes: int) -> tuple[int, ...]:
-    """About how much of the file each row group is.
+    """The approximate stored size of each row group.
 
-    The footer says it exactly, by column; but PyArrow ends the process where what it says about a column does not fit.
+    The footer states it exactly, by column; but PyArrow crashes if the footer of a column is inconsistent.
     """
     sizes = [max(0, group.total_byte_size) for group in groups]
     share = file_bytes / max(1, sum(sizes))
@@ -250,18 +250,18 @@ def read_parquet_blocks(
 
     Args:
         partition: What to read.
-        schema: What `unified_schema` gave; by default that of the partition's own files.
-        fields: Columns to read, in this order; by default all.
+        schema: The result of `unified_schema`; defaults to the schema of the partition's own files.
+        fields: Columns to read, in this order; all by default.
         block_bytes: Uncompressed bytes per block, by the footers' estimate.
-        max_record_bytes: Largest row that is read.
-        storage_options: Handed to fsspec for URLs.
-        strict: Raise where a file is damaged; what came of it before is then not to be used.
-        left_out: Damaged files by path, which are not read: each is one bad record.
-        errors: Whether rows with text that is not UTF-8 are bad records, or repaired.
+        max_record_bytes: Maximum size of a row.
+        storage_options: File system options for URLs.
+        strict: Raise if a file is damaged; rows read from it before must then be discarded.
+        left_out: Damaged files by path; they are skipped, and each is one bad record.
+        errors: Whether rows with text that is not UTF-8 are bad records or repaired.
 
     Raises:
         UsageError: A field is not in the schema.
-        DamagedArchiveError: A file is damaged, and `strict` is given.
+        DamagedArchiveError: A file is damaged, and `strict` is set.
     """
     for name, value in (("block_bytes", block_bytes), ("max_record_bytes", max_record_bytes)):
         if value < 1:
@@ -396,7 +396,7 @@ class _FileReader:
                 self._report(None, f"row group {number} holds {left} rows fewer than its footer says", left)
 
     def _add(self, table: pa.Table, row_bytes: float) -> Iterator[TableBlock]:
-        """Let rows wait for the rest of their block; what makes it too large ends it, and too large rows are bad."""
+        """Add rows to the current block, which ends before it gets too large; rows that are too large are bad."""
         most = _LARGEST_BLOCK * self._block_bytes
         size = decoded_bytes(table)
         if size <= min(most - self._decoded_bytes, self._max_record_bytes):
@@ -425,7 +425,7 @@ class _FileReader:
             self._wait(piece.slice(first), taken, row_bytes)
 
     def _null_rows(self, rows: int) -> Iterator[pa.Table]:
-        """Rows of a file that has none of the columns: nothing is decoded, but they are still there."""
+        """Rows of a file that has none of the columns: nothing is decoded, but the rows count."""
         for start in range(0, rows, _PIECE_ROWS):
             nulls = [pa.nulls(min(_PIECE_ROWS, rows - start), field.type) for field in self._schema]
             yield pa.table(nulls, schema=self._schema)
@@ -440,7 +440,7 @@ class _FileReader:
         self.row += table.num_rows
 
     def _report(self, error: Exception | None, what: str, rows: int) -> None:
-        """Note rows that cannot be read; the first ones say what is wrong with the file."""
+        """Report unreadable rows; the first ones determine the problem with the file."""
         detail = what if error is None else f"{what}: {_first_line(error)}"
         if self._strict:
             told = f"{self._part.path} is damaged: {detail}. {SALVAGE_HINT}"
@@ -464,7 +464,7 @@ class _FileReader:
 
 
 def checked_block(block: TableBlock, file: SourceFile, errors: TextErrors) -> TableBlock:
-    """A block of one file whose texts are all UTF-8: rows that hold others are bad records, or repaired."""
+    """A block of one file whose texts are all UTF-8: rows with other bytes are bad records or repaired."""
     table, rows = block.table, block.rows
     found = find_invalid_text(table)
     repaired: list[Repair] = []
@@ -484,7 +484,7 @@ def checked_block(block: TableBlock, file: SourceFile, errors: TextErrors) -> Ta
 
 
 def _raise_unless_damage(error: Exception) -> None:
-    """Let through what says nothing about the data: a file that is gone, a disk or network that fails."""
+    """Raise errors that are not about the data: a missing file, or a failing disk or network."""
     if isinstance(error, GristmillError) or (isinstance(error, OSError) and error.errno is not None):
         raise error
 

@@ -1,8 +1,8 @@
 """Decoding row groups within bounded memory, whatever their footers say.
 
-A few kilobytes of Parquet can stand for gigabytes: a dictionary or a run repeats a value at no cost, a page of zeros
-compresses to nothing, and a footer may lie. So decoding may take so much memory and no more, which the kernel enforces
-before a page is touched, and what does not fit is decoded again in smaller steps. Ordinary files pay nothing for it.
+A few kilobytes of Parquet can represent gigabytes: a dictionary or a run repeats a value at no cost, a page of zeros
+compresses to almost nothing, and a footer may lie. So decoding has a memory limit, which the kernel enforces before a
+page is touched, and data that does not fit is decoded again in smaller steps. Ordinary files are not slowed down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FEWER_ROWS = 64
 does not fit into memory, the next try is with this many times fewer rows."""
 _MOST_ROWS = 1 << 20
 _ROW_BYTES = 64
-"""What a row counts at least: its number, and what is recorded of it, take memory too."""
+"""Minimum size of a row: its number and its records take memory too."""
 _FIRST_BYTES = 256 << 20
 _MOST_COMPRESSION = 30
 """Real text compresses to a third or a tenth."""
@@ -66,7 +66,7 @@ def decoded(opened: pq.ParquetFile, number: int, names: Sequence[str], rows: int
 
 
 def _is_suspicious(opened: pq.ParquetFile, number: int, rows: int, room: int) -> bool:
-    """Whether this many rows could take more than `room`, if an overly compressible row group repeats a value."""
+    """Whether this many rows could take more than `room`, if a highly compressed row group repeats a value."""
     group = opened.metadata.row_group(number)
     if group.total_byte_size <= _MOST_COMPRESSION * opened.file_bytes // opened.metadata.num_row_groups:
         return False
@@ -84,7 +84,7 @@ def fits_its_footer(opened: pq.ParquetFile, number: int) -> bool:
 
 
 def decoded_bytes(table: pa.Table) -> int:
-    """About how much memory the table takes when its dictionaries are written out, and its rows have been numbered."""
+    """Approximate memory of the table with dictionaries expanded and rows numbered."""
     typed = any("dictionary<" in str(field.type) for field in table.schema)
     return max(_ROW_BYTES * int(table.num_rows), int(row_sizes(table).sum() if typed else table.nbytes))
 
@@ -116,11 +116,11 @@ def _sizes(array: pa.Array) -> Any:
 
 
 class BoundedMemory:
-    """While it is entered, the process gets about `nbytes` more and no further.
+    """Limits the process to about `nbytes` of additional memory while active.
 
-    The allocator may hold some memory already, which it hands out without asking. Where the system does not say how
-    much a process has (no `/proc`), nothing is bounded. The limit is that of the process: of several threads, only the
-    first has it set, and what it bounds must be short.
+    The allocator may already hold some memory, which is not limited. If the system does not report the memory of a
+    process (no `/proc`), there is no limit. The limit applies to the whole process: of several threads, only the first
+    sets it, so the block must be short.
     """
 
     _lock = threading.Lock()

@@ -1,9 +1,9 @@
-"""Writing Parquet parts: one row group per append, with fixed settings, so that equal tables give equal bytes.
+"""Writing Parquet parts: one row group per append, with fixed settings, so that equal tables produce equal bytes.
 
-Parts are joined without decoding them: row groups are copied, only the footer is written anew. The footer is a Thrift
-struct in compact encoding. It is read into plain lists, the byte positions in it are moved, and it is encoded again;
-whatever this module does not know passes through unchanged. Field numbers are those of parquet.thrift of the Apache
-Parquet format specification.
+Parts are joined without decoding them: row groups are copied, and only the footer is rewritten. The footer is a Thrift
+struct in compact encoding. It is read into plain lists, its byte positions are shifted, and it is encoded again; fields
+that this module does not know are kept unchanged. Field numbers are those of parquet.thrift of the Apache Parquet
+format specification.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class ParquetSink:
     """A Parquet file under construction.
 
     Args:
-        path: Where it will appear.
-        schema: Of every table; by default that of the first. A file without rows needs it.
+        path: Final path.
+        schema: Schema of every table; defaults to that of the first. Required for a file without rows.
         compression: "zstd" (default), "snappy", "gzip", "lz4", "brotli" or None.
-        token: Marks the temporary file of this run.
-        fsync: Wait until the file is on the disk.
-        storage_options: Handed to fsspec for URLs.
+        token: Token of this run, for the temporary file.
+        fsync: Wait until the file is on disk.
+        storage_options: File system options for URLs.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ParquetSink:
         self._rows += data.num_rows
 
     def finish(self) -> None:
-        """Complete the file without making it appear yet."""
+        """Complete the file without publishing it yet."""
         with output_errors(self._file.path):
             self._open().close()
         self._file.finish()
@@ -132,10 +132,10 @@ class ParquetSink:
 
 
 def known_compression(compression: str | None) -> str:
-    """The name that Arrow has for `compression`.
+    """Arrow's name for `compression`.
 
     Raises:
-        UsageError: Parquet does not know it.
+        UsageError: Parquet does not support it.
     """
     name = "none" if compression is None else compression.lower()
     name = _SPELLINGS.get(name, name)
@@ -160,16 +160,16 @@ def concatenate_parquet(
     fsync: bool = False,
     storage_options: StorageOptions = None,
 ) -> WrittenFile:
-    """One file with the bytes that appending all row groups to it directly would have given.
+    """Join files; the result has the same bytes as appending all row groups directly to one file.
 
     Row groups are copied as they are stored; nothing is decoded.
 
     Args:
-        pieces: Files from `ParquetSink` with one schema and compression; at least one.
-        path: Where the result appears; the pieces stay.
+        pieces: Files from `ParquetSink` with the same schema and compression; at least one.
+        path: Path of the result; the pieces are kept.
         token: As for `ParquetSink`.
         fsync: As for `ParquetSink`.
-        storage_options: Handed to fsspec for URLs.
+        storage_options: File system options for URLs.
     """
     if not pieces:
         raise UsageError("concatenate_parquet needs at least one piece: it takes the schema from there.", path=path)
@@ -197,7 +197,7 @@ def concatenate_parquet(
 
 
 def _tail(source: Any, size: int) -> bytes:
-    """The last bytes of `source`, the whole footer among them."""
+    """The last bytes of `source`, including the whole footer."""
     count = min(size, _TAIL_BYTES)
     source.seek(size - count)
     tail = bytes(source.read(count))
@@ -216,7 +216,7 @@ def _split_footer(tail: bytes, *, path: str) -> tuple[int, _Struct]:
 
     Args:
         tail: At least the footer, its length and the magic number.
-        path: Named in errors.
+        path: Path for error messages.
     """
     if len(tail) < 8 or tail[-4:] != _MAGIC:
         raise InputError(
@@ -231,12 +231,12 @@ def _split_footer(tail: bytes, *, path: str) -> tuple[int, _Struct]:
 
 
 def _joined_footer(footers: Sequence[_Struct], moves: Sequence[int], *, paths: Sequence[str]) -> bytes:
-    """The footer, with its length and magic number, of a file made of the row groups of several.
+    """The footer, with its length and magic number, of a file with the row groups of several files.
 
     Args:
         footers: One per file; all must agree in everything but rows and row groups.
-        moves: How many bytes further back each file's row groups lie in the joined file.
-        paths: Named in errors.
+        moves: Number of bytes by which each file's row groups are shifted in the joined file.
+        paths: Paths for error messages.
     """
     joined = [list(item) for item in footers[0]]
     rows = 0

@@ -1,6 +1,6 @@
-"""Cutting inputs into partitions: deterministic units of work whose names derive from paths alone.
+"""Splitting inputs into partitions: deterministic units of work whose names depend only on paths.
 
-Readers of partitions say where a record came from by `SourceFile`, and which ones they could not read by `BadRecord`.
+Readers of partitions report the origin of records as `SourceFile`, and unreadable ones as `BadRecord`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOOKS_MARKED = re.compile(r"\.b\d{4,}|\.n\d+-[0-9a-f]{10}")
 
 
 def is_whole_file(partition_id: str) -> bool:
-    """Whether a partition is one file, and neither a block of one nor a group of several."""
+    """Whether a partition is exactly one file, neither a block of one nor a group of several."""
     return not re.search(rf"({_LOOKS_MARKED.pattern})$", partition_id)
 
 
@@ -50,9 +50,9 @@ class FileRange:
 
     Attributes:
         start: First stored byte, or first row group (Parquet).
-        end: One past the last; -1 means to the end of the file, for files whose extent is not known when planning.
+        end: One past the last; -1 means to the end of the file, for files whose size is unknown when planning.
         whole: The range is the whole file.
-        reading: How it is read, as `row_formats.reading_of` gave it; empty for JSONL and Parquet.
+        reading: How to read it, as returned by `row_formats.reading_of`; empty for JSONL and Parquet.
     """
 
     path: str
@@ -71,9 +71,9 @@ class Partition:
 
     Attributes:
         index: Position among the partitions of this input.
-        id: Derived from (relative path, block index) only; safe as a file name.
-        ranges: What to read, in this order.
-        name: What its output files are called; by default as its id.
+        id: Derived only from relative path and block index; safe as a file name.
+        ranges: The ranges to read, in this order.
+        name: Name of its output files; defaults to its id.
     """
 
     index: int
@@ -87,7 +87,7 @@ class Partition:
         return list(dict.fromkeys(map(attrgetter("path"), self.ranges)))
 
     def fingerprint(self) -> str:
-        """A hash that changes when a source file or the cut does, and not when the input root is moved."""
+        """A hash that changes when a source file or the partitioning does, but not when the input root is moved."""
         digest = hashlib.sha256()
         for part in self.ranges:
             facts = (part.relative, part.size, part.stamp, part.start, part.end)
@@ -111,7 +111,7 @@ class SourceFile:
     """The file a block was read from.
 
     Attributes:
-        path: What fsspec opens.
+        path: Its path or URL.
         relative: The path below the input root.
     """
 
@@ -124,15 +124,15 @@ class BadRecord:
     """A record, or the rest of a file, that could not be read.
 
     Attributes:
-        row: Row number in the partition; bad records take part in the numbering.
-        file: Where it lies.
-        offset: Byte offset of its line in the uncompressed file (JSONL); -1 where there is none (Parquet).
+        row: Row number in the partition; bad records are numbered too.
+        file: The file that contains it.
+        offset: Byte offset of its line in the uncompressed file (JSONL); -1 if there is none (Parquet).
         cause: "record_too_large", "truncated_file", "corrupt_archive", "corrupt_parquet", "other_format".
         raw: Its first 64 KiB.
-        size: Its bytes as far as known.
-        detail: What was found, for people.
-        lost: About how many records are missing because their file is damaged; 0 where only this record is bad.
-        salvaged: How many records of the damaged file are kept, the rows just before this one; None for none of them.
+        size: Size in bytes, as far as known.
+        detail: Description of the problem.
+        lost: Approximate number of records missing because their file is damaged; 0 if only this record is bad.
+        salvaged: Number of records of the damaged file that are kept, the rows just before this one; None for none.
     """
 
     row: int
@@ -158,7 +158,7 @@ class BadRecord:
 
 
 class Block(Protocol):
-    """Records that were read at once."""
+    """Records that were read together."""
 
     @property
     def bad(self) -> list[BadRecord]:
@@ -192,9 +192,10 @@ def join_small(
     block_bytes: int,
     join: Callable[[list[B]], B],
 ) -> Iterator[B]:
-    """The blocks of several files, those of small files put together up to `block_bytes`.
+    """The blocks of several files; those of small files are combined up to `block_bytes`.
 
-    Cuts within a file stay as they are. What is at least half full goes on at once, so that no more than one waits.
+    Boundaries within a file are kept. A block that is at least half full is passed on at once, so that at most one is
+    held back.
     """
     held: list[B] = []
     filled = row = 0
@@ -217,7 +218,7 @@ def join_small(
 
 
 def _emptied(held: list[B], join: Callable[[list[B]], B]) -> B:
-    """Flush what is held as one block."""
+    """Flush the held blocks as one block."""
     block = held[0] if len(held) == 1 else join(held)
     held.clear()
     return block
@@ -235,7 +236,7 @@ def find_damage(partition: Partition, read: Callable[[Partition], Iterable[Block
 
 
 def estimated_records(rows: int, read_bytes: int, stored_bytes: int) -> int:
-    """Estimated number of records in a file, of which `read_bytes` held `rows`; at least one more than these."""
+    """Estimated number of records in a file whose first `read_bytes` contain `rows`; at least one more than these."""
     if rows and read_bytes > 0:
         return max(rows + 1, round(rows * stored_bytes / read_bytes))
     return max(rows + 1, stored_bytes // _STORED_RECORD_BYTES)
@@ -257,21 +258,21 @@ def make_partitions(
     """Partitions of `files`, the same for any order of them.
 
     Args:
-        files: What `list_files` gave.
+        files: The result of `list_files`.
         format: ``"jsonl"`` splits at byte offsets (line ends are found while reading), ``"parquet"`` at row groups.
-        files_per_partition: Groups of this many whole files.
+        files_per_partition: Number of whole files per partition.
         blocksize: Small files are packed together up to this size, larger ones split; ``"128MB"`` or bytes. With
-            neither option each file is a partition, and files above 128 MB are split (local WARC files above 32 MB; of
-            a remote file each cut is a request). Compressed files are split only where `find_cuts` finds places.
+            neither option each file is a partition, and files above 128 MB are split (local WARC files above 32 MB; for
+            a remote file, each cut is a request). Compressed files are split only where `find_cuts` allows it.
         limit: Keep only the first `limit` partitions.
-        storage_options: Handed to fsspec where Parquet footers must be read.
-        footers: Where footers are read and kept, for a caller that needs them again.
+        storage_options: File system options, used where Parquet footers must be read.
+        footers: Cache of footers, for a caller that needs them again.
         whole: Paths of files that cannot be split, whatever their size (JSON arrays).
-        reading: How files of other formats are read.
-        find_cuts: Where to split a large file of another format, as `row_formats.cuts_of` tells.
+        reading: How to read files of other formats.
+        find_cuts: Returns where to split a large file of another format; see `row_formats.cuts_of`.
 
     Raises:
-        UsageError: Both sizes are given, or one is not positive.
+        UsageError: Both sizes are set, or one is not positive.
     """
     if files_per_partition is not None and blocksize is not None:
         raise UsageError(
@@ -382,8 +383,8 @@ def _blocks(
 def partition_stem(relative: str, *, format: Format) -> str:
     """A readable, file-system-safe name for the file at `relative`; different paths get different names.
 
-    ``sub/corpus-00000.jsonl`` becomes ``sub__corpus-00000``, a further or other suffix follows a tilde
-    (``corpus~gz``, ``corpus~json``), and whatever can't be shown so without doubt carries a hash of the path.
+    ``sub/corpus-00000.jsonl`` becomes ``sub__corpus-00000``, a second or different suffix follows a tilde
+    (``corpus~gz``, ``corpus~json``), and names that would be ambiguous get a hash of the path.
     """
     main = "." + format
     folder, _, name = relative.rpartition("/")

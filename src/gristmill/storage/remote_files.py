@@ -1,4 +1,4 @@
-"""Finding input files on stores that fsspec knows."""
+"""Finding input files in fsspec stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "created")
 
 
 class StoreFile:
-    """A file of a store, open for reading; errors of the store's library name the file."""
+    """A file in a store, open for reading; errors of the store's library name the file."""
 
     def __init__(self, url: str, storage_options: StorageOptions = None) -> None:
         self._url = url
@@ -35,13 +35,13 @@ class StoreFile:
             self._file = fs.open(inner, "rb")
 
     def read(self, count: int = -1) -> bytes:
-        """The next bytes, all that are left when negative."""
+        """The next bytes; all remaining ones if negative."""
         with store_errors(self._url):
             found: bytes = self._file.read(count)
             return found
 
     def readinto(self, target: Any) -> int:
-        """Fill `target` with the next bytes, and return how many they are."""
+        """Fill `target` with the next bytes, and return their number."""
         with store_errors(self._url):
             return int(self._file.readinto(target))
 
@@ -56,7 +56,7 @@ class StoreFile:
 
 
 def remote_matches(url: str, allowed: tuple[str, ...], storage_options: StorageOptions) -> list[Found]:
-    """What a URL names on its store: a file, the files of a folder, or those that a pattern matches."""
+    """The files that a URL names in its store: a file, the files of a folder, or those that match a pattern."""
     try:
         with store_errors(url):
             fs, inner = filesystem(url, storage_options)
@@ -99,7 +99,7 @@ def _remote_search(fs: Any, url: str, inner: str, allowed: tuple[str, ...]) -> l
 def _remote_walk(
     fs: Any, folder: str, root: str, allowed: tuple[str, ...], reason: Reason | None = None
 ) -> list[Found]:
-    """The files of a folder, one entry for all that lies in a folder below that is not searched (`reason`: in any)."""
+    """The files of a folder, with one entry for each subfolder that is not searched (with `reason`, for all files)."""
     found: dict[str, Found] = {}
     for name, details in fs.find(folder, detail=True).items():
         item = _remote_file(fs, name, details, root, reason or skipped_below(name, folder), allowed)

@@ -48,18 +48,18 @@ def read_row_blocks(
     """The rows of `partition`, block by block, file by file; small files share a block.
 
     Args:
-        partition: What to read; every range says how.
-        fields: Columns to read, in this order; by default all. A column that a file does not have is null there.
-        block_bytes: About how many bytes a block holds.
-        max_record_bytes: Largest row that is read.
-        storage_options: Handed to fsspec for URLs.
-        strict: Raise where a file is damaged; what came of it before is then not to be used.
-        left_out: Damaged files by path, which are not read: each is one bad record.
-        errors: Whether rows with text that is not UTF-8 are bad records, or repaired.
-        rows_from: Returns the rows of a range, where code and not the range says how they are read.
+        partition: The partition; every range defines how to read it.
+        fields: Columns to read, in this order; all by default. A column that is missing from a file is null.
+        block_bytes: Approximate size of a block.
+        max_record_bytes: Maximum size of a row.
+        storage_options: File system options for URLs.
+        strict: Raise if a file is damaged; rows read from it before must then be discarded.
+        left_out: Damaged files by path; they are skipped, and each is one bad record.
+        errors: Whether rows with text that is not UTF-8 are bad records or repaired.
+        rows_from: Returns the rows of a range, if code rather than the range defines how to read them.
 
     Raises:
-        DamagedArchiveError: A file is damaged, and `strict` is given.
+        DamagedArchiveError: A file is damaged, and `strict` is set.
     """
     for name, value in (("block_bytes", block_bytes), ("max_record_bytes", max_record_bytes)):
         if value < 1:
@@ -92,10 +92,10 @@ def _joined(blocks: list[TableBlock]) -> TableBlock:
 
 
 def _one_table(tables: list[tuple[str, pa.Table]]) -> pa.Table:
-    """Tables below each other, each with its file; where one lacks a column, it is null there.
+    """Concatenate tables, each with its file; missing columns are null.
 
     Raises:
-        SchemaConflictError: A column has types that can't be brought together, which names both files.
+        SchemaConflictError: A column has incompatible types; the error names both files.
     """
     some = [(name, table) for name, table in tables if table.num_columns] or tables[:1]
     schema = some[0][1].schema
@@ -190,7 +190,7 @@ class _FileReader:
         return pa.table(columns, names=list(self._fields))
 
     def _add(self, table: pa.Table) -> Iterator[TableBlock]:
-        """Queue rows for the rest of their block; rows that are too large are bad."""
+        """Add rows to the current block; rows that are too large are bad."""
         size = decoded_bytes(table)
         if self._block_bytes < self._size + size and self._block_bytes <= 2 * self._size:
             yield from self._flush()  # full enough: filling it up would copy a part of this table
@@ -238,10 +238,10 @@ class _FileReader:
 
 
 def count_rows(path: str, *, size: int, storage_options: StorageOptions = None) -> int:
-    """How many rows a data file has that is neither JSONL nor Parquet, by reading it.
+    """The number of rows of a data file that is neither JSONL nor Parquet, found by reading it.
 
     Raises:
-        InputError: Its name is that of no known format.
+        InputError: Its name does not indicate a known format.
     """
     kind = format_of(path)
     if kind is None:

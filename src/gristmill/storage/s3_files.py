@@ -15,7 +15,7 @@ PIECE_BYTES = 16 << 20
 
 
 def s3_filesystem(*, requester_pays: bool = False, anonymous: bool = False) -> Any:
-    """S3 with the credentials of the environment, or without any.
+    """S3 with the credentials of the environment, or anonymously.
 
     Raises:
         MissingExtraError: s3fs is not installed.
@@ -28,7 +28,7 @@ def download_s3(fs: Any, url: str, path: str, *, bandwidth: Bandwidth | None = N
     """Download `url` (`s3://…`) to `path`, which may hold its beginning from an earlier attempt; returns its length.
 
     Raises:
-        DownloadError: It cannot be had, or changed meanwhile.
+        DownloadError: It cannot be downloaded, or changed meanwhile.
         StoreError: The store cannot be reached, or does not accept the credentials.
     """
     about = facts_of(fs, url)
@@ -63,8 +63,8 @@ def facts_of(fs: Any, url: str) -> dict[str, Any]:
     """Size and ETag of an object.
 
     Raises:
-        DownloadMissingError: There is none.
-        DownloadError: It may not be read.
+        DownloadMissingError: It does not exist.
+        DownloadError: It is not readable.
     """
     try:
         with store_errors(url):

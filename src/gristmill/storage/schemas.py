@@ -1,9 +1,9 @@
-"""Bringing the schemas of several files together and their tables to one schema, without losing a value.
+"""Merging the schemas of several files, and converting tables to the merged schema, without losing a value.
 
-Columns that are missing somewhere become nullable; types widen only where every value stays exact. A column that one
-file holds as JSON text (field metadata ``gristmill.type`` = ``json``) becomes JSON text everywhere. Files that were
-written from JSONL (file metadata ``gristmill.source`` = ``jsonl``) had their types guessed batch by batch: where such
-files contradict each other the column becomes JSON text as well, because the values never had one type.
+Columns that are missing from a file become nullable; types are widened only if every value stays exact. A column that
+one file holds as JSON text (field metadata ``gristmill.type`` = ``json``) becomes JSON text everywhere. Files that were
+written from JSONL (file metadata ``gristmill.source`` = ``jsonl``) had their types guessed batch by batch: if such
+files contradict each other, the column becomes JSON text as well, because the values never had one type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOURCE_KEY = b"gristmill.source"
 JSONL_SOURCE = b"jsonl"
 
 Exact = Callable[[str, str], bool]
-"""Tells of (file, column) whether all its integers are exact as float64."""
+"""Returns whether all integers of a column of a file are exact as float64."""
 
 _SIGNED = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _UNSIGNED = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
@@ -44,9 +44,9 @@ def is_json_field(field: pa.Field) -> bool:
 
 
 def clean_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` as users mean it: no field numbers of the file, no pandas index.
+    """`schema` without technical details: field numbers of the file and the pandas index.
 
-    An index that pandas stored as a column stays, as an ordinary column; a range index was never one.
+    An index that pandas stored as a column is kept as an ordinary column; a range index is not stored as one.
     """
     fields = []
     for field in schema:
@@ -70,12 +70,12 @@ def is_from_jsonl(schema: pa.Schema) -> bool:
 
 @dataclass(slots=True)
 class _Column:
-    """What is known of a column so far.
+    """What is known about a column so far.
 
     Attributes:
         guessed: All files with the column were written from JSONL.
-        kinds: The types met, each with the files that have it.
-        doubtful: Integers were widened to float64, which needs proof.
+        kinds: The types found, each with the files that have it.
+        doubtful: Integers were widened to float64, which must be checked.
     """
 
     field: pa.Field
@@ -87,17 +87,17 @@ class _Column:
 
 
 def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]], *, exact: Exact | None = None) -> pa.Schema:
-    """One schema for all of `schemas`, given as (file, schema) in their order.
+    """One schema for all of `schemas`, passed as (file, schema) in order.
 
-    Columns come in the order in which they are first met. File-level metadata stays where all files agree.
+    Columns are in order of first occurrence. File-level metadata is kept if all files agree.
 
     Args:
         schemas: The schemas.
-        exact: Asked where 64-bit integers meet floats; they are brought together if it answers yes for every file.
+        exact: Called if a column has 64-bit integers and floats, which are merged if it returns True for every file.
 
     Raises:
-        SchemaConflictError: A column has types that can't be brought together, which names both files; or a file has
-            several columns of one name.
+        SchemaConflictError: A column has incompatible types (the error names both files), or a file has duplicate
+            column names.
     """
     columns: dict[str, _Column] = {}
     metadata: dict[bytes, bytes] | None = None
@@ -182,7 +182,7 @@ def _conflict(name: str, left: pa.DataType, left_file: str, right: pa.DataType, 
 
 
 def _proven(column: _Column, exact: Exact | None) -> pa.Field:
-    """The field of a column in which integers were widened to floats, once no file holds one that is too long."""
+    """The field of a column in which integers were widened to floats, after checking that all of them are exact."""
     name = column.field.name
     for kind, files in column.kinds.items():
         if not _has_long_integers(kind):
@@ -204,9 +204,9 @@ def _has_long_integers(kind: pa.DataType) -> bool:
 
 
 def merge_types(left: pa.DataType, right: pa.DataType, *, loosely: bool = False) -> pa.DataType | None:
-    """The narrowest type that holds every value of both exactly; None when there is none.
+    """The narrowest type that holds every value of both exactly; None if there is none.
 
-    `loosely` takes float64 for 64-bit integers beside floats, which is exact only up to 2^53.
+    `loosely` accepts float64 for 64-bit integers and floats, which is exact only up to 2^53.
     """
     if left.equals(right):
         return left
@@ -335,10 +335,10 @@ def _cast_struct(array: pa.StructArray, kind: pa.DataType) -> pa.StructArray:
 
 
 def as_json_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Each value as the JSON text that stands for it; null stays null.
+    """Each value as JSON text; null stays null.
 
-    What JSON has no value for becomes text: dates and times in ISO form, decimals by their digits, bytes as UTF-8 with
-    backslash escapes; NaN and infinities become JSON's null.
+    Values without a JSON equivalent become text: dates and times in ISO form, decimals by their digits, bytes as UTF-8
+    with backslash escapes; NaN and infinities become JSON's null.
     """
     return pa.chunked_array(
         [[_json_text(value) for value in chunk.to_pylist()] for chunk in column.chunks], pa.large_string()

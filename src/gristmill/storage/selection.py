@@ -1,4 +1,4 @@
-"""Reading a part of the input: a random share of the documents, or the first N of them."""
+"""Reading part of the input: a random sample of the documents, or the first N of them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _GAMMA, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D
 class Selection:
     """Which documents of the input are read.
 
-    A document is in the sample by a hash of the seed, its partition and its row there, so that any worker on any
+    A hash of the seed, the partition and the row decides whether a document is in the sample, so that any worker on any
     executor selects the same ones. The first N are counted when the partitions are made.
 
     Attributes:
-        sample: The share of documents, above 0 and up to 1; None for all.
+        sample: Fraction of documents, above 0 and at most 1; None for all.
         seed: Random seed of the sample.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
         stop: The partition that holds the last of these, and the first row there that is not read.
@@ -77,7 +77,7 @@ class Selection:
         return chosen
 
     def blocks(self, blocks: Iterable[B], partition_id: str) -> Iterator[B]:
-        """The blocks with the selected documents alone; damage before the last of them stays reported."""
+        """The blocks with only the selected documents; damage before the last of them is still reported."""
         for block in blocks:
             places = np.array([one.row for one in block.bad], np.int64)
             begin = np.append(block.rows[:1], places[:1])
@@ -91,17 +91,17 @@ class Selection:
             yield block if chosen.all() else block.take(chosen)
 
     def _is_past(self, partition_id: str, row: int) -> bool:
-        """Whether nothing from this row on is read in the partition."""
+        """Whether the selection ends before this row of the partition."""
         return self.stop is not None and self.stop[0] == partition_id and row >= self.stop[1]
 
     def first_of(
         self, partitions: Sequence[Partition], rows_of: Callable[[Partition], Iterable[npt.NDArray[np.int64]]]
     ) -> tuple[list[Partition], Selection]:
-        """The partitions that hold the first `max_documents`, and the selection that stops behind the last of them.
+        """The partitions that hold the first `max_documents`, and the selection that stops after the last of them.
 
         Args:
             partitions: All partitions, in source order.
-            rows_of: Returns the row numbers of a partition, ascending, piece by piece.
+            rows_of: Yields the row numbers of a partition in ascending order.
         """
         if self.max_documents is None:
             return list(partitions), self

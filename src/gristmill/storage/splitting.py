@@ -1,4 +1,4 @@
-"""Cutting one large file into several of a target size: JSONL at line ends, Parquet at row groups."""
+"""Splitting one large file into several of a target size: JSONL at line ends, Parquet at row groups."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def split_file(
 ) -> list[WrittenFile]:
     """Write `path` as several files into the folder `output` and return them in order.
 
-    The parts are named ``<name>-00000<extension>`` and on; compressed input produces compressed parts. Joined, the
+    The parts are named ``<name>-00000<extension>`` and so on; compressed input produces compressed parts. Together the
     parts have the content of the input: the same bytes for JSONL, the same rows for Parquet. They appear together at
     the end.
 
     Args:
         path: The file to split.
-        output: A folder, made if needed.
-        target_size: Of each part, uncompressed for JSONL and as stored for Parquet; a longer line or row group still
-            makes one part.
-        storage_options: Handed to fsspec for URLs.
+        output: A folder, created if needed.
+        target_size: Size of each part, uncompressed for JSONL and as stored for Parquet; a longer line or row group is
+            still one part.
+        storage_options: File system options for URLs.
 
     Raises:
         InputNotFoundError: There is no such file.
@@ -53,7 +53,7 @@ def split_file(
     if target < 1:
         raise UsageError("target_size=0 cannot hold anything. Use a size such as '128MB'.", value=target_size)
     if is_local(source) and not os.path.isfile(local_path(source)):
-        what = "is a folder; give one file" if os.path.isdir(local_path(source)) else "does not exist"
+        what = "is a folder; pass a single file" if os.path.isdir(local_path(source)) else "does not exist"
         raise InputNotFoundError(f"The file to split, {source!r}, {what}.", path=source)
     name = source.rstrip("/").rpartition("/")[2]
     if kinds_of([source], storage_options=storage_options).get(source) == "json_array":
@@ -77,7 +77,7 @@ class _Part(Protocol):
 
 
 class _Parts:
-    """The files of one split: numbered, and not visible before all are complete."""
+    """The files of one split: numbered, and not visible until all are complete."""
 
     def __init__(self, folder: str, name: str, storage_options: StorageOptions) -> None:
         suffix = next((name[-len(end) :] for end in COMPRESSED_SUFFIXES if name.lower().endswith(end)), "")
@@ -105,7 +105,7 @@ class _Parts:
 
 
 class _LinePart:
-    """Lines in one compressed stream, as the source has them."""
+    """Lines in one compressed stream, as in the source."""
 
     def __init__(self, path: str, storage_options: StorageOptions) -> None:
         self._file = AtomicFile(path, storage_options=storage_options)

@@ -1,4 +1,4 @@
-"""Writing CSV and Arrow parts; pieces that are joined have the bytes of one file that was written at once."""
+"""Writing CSV and Arrow parts; joining pieces yields the same bytes as writing one file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _HEAD_BYTES = 1 << 16
 
 
 class CsvSink:
-    """A CSV file under construction; every append, and the header, is a compressed member of its own.
+    """A CSV file under construction; the header and every append are separate compressed members.
 
     Args:
-        path: Where it will appear; compressed as its suffix says.
+        path: Final path; its suffix sets the compression.
         names: Its columns.
-        delimiter: What separates values.
-        storage_options: Handed to fsspec for URLs.
+        delimiter: Separator of values.
+        storage_options: File system options for URLs.
     """
 
     def __init__(self, path: str, names: Sequence[str], delimiter: str, *, storage_options: StorageOptions) -> None:
@@ -47,7 +47,7 @@ class CsvSink:
         return self._file.publish(rows=self._rows)
 
     def abort(self) -> None:
-        """Discard what was appended."""
+        """Discard appended rows."""
         self._file.discard()
 
 
@@ -83,7 +83,7 @@ def csv_names(path: str, delimiter: str, *, storage_options: StorageOptions) -> 
 def concatenate_csv(
     pieces: Sequence[WrittenFile], path: str, delimiter: str, *, storage_options: StorageOptions
 ) -> WrittenFile:
-    """One file of pieces with the same columns: their bytes, with the header of the first only."""
+    """Join pieces with the same columns: their bytes, with only the first header."""
     names = csv_names(pieces[0].path, delimiter, storage_options=storage_options)
     header = len(compress_member(header_line(names, delimiter), codec_of(path)))
     target = AtomicFile(path, storage_options=storage_options)
@@ -103,10 +103,10 @@ class ArrowSink:
     """An Arrow file (IPC file format, also called Feather) under construction; every append is a record batch.
 
     Args:
-        path: Where it will appear.
-        schema: Of every table.
+        path: Final path.
+        schema: Schema of every table.
         compression: `zstd`, `lz4` or None.
-        storage_options: Handed to fsspec for URLs.
+        storage_options: File system options for URLs.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class ArrowSink:
         return self._file.publish(rows=self._rows)
 
     def abort(self) -> None:
-        """Discard what was appended."""
+        """Discard appended rows."""
         self._file.discard()
 
 
@@ -146,7 +146,7 @@ def arrow_schema(path: str, *, storage_options: StorageOptions) -> pa.Schema:
 def concatenate_arrow(
     pieces: Sequence[WrittenFile], path: str, compression: str | None, *, storage_options: StorageOptions
 ) -> WrittenFile:
-    """One file of pieces with the same schema: their record batches, one after the other."""
+    """Join pieces with the same schema: their record batches in order."""
     schema = arrow_schema(pieces[0].path, storage_options=storage_options)
     target = ArrowSink(path, schema, compression, storage_options=storage_options)
     try:
@@ -165,13 +165,13 @@ Sink = CsvSink | ArrowSink
 
 
 class TablePart:
-    """The output of one partition: where a later batch has other columns, a new file begins.
+    """The output of one partition: if a later batch has other columns, a new file begins.
 
     Args:
         path: The first file.
-        ending: The end of its name; the number of a later file goes before it.
-        key: What all tables of a file have in common.
-        open_sink: Returns the sink of a file whose first table is given.
+        ending: Suffix of file names; the number of a later file precedes it.
+        key: Returns the key that all tables of a file must share.
+        open_sink: Returns the sink of a file, from its first table.
     """
 
     def __init__(
@@ -196,18 +196,18 @@ class TablePart:
         self._sink.append(payload)
 
     def close(self) -> list[WrittenFile]:
-        """Finish and return what was written; nothing if there was no batch."""
+        """Finish, and return the written files; empty if there was no batch."""
         if self._sink is not None:
             self._done.append(self._sink.close())
             self._sink = None
         return self._done
 
     def abort(self) -> None:
-        """Discard what is not finished."""
+        """Discard unfinished files."""
         if self._sink is not None:
             self._sink.abort()
 
 
 def numbered(path: str, number: int, ending: str) -> str:
-    """The path of the file number `number` of a partition; `~` is in no partition's id."""
+    """The path of the file number `number` of a partition; `~` does not occur in partition ids."""
     return path if number == 0 else f"{path.removesuffix(ending)}~{number}{ending}"

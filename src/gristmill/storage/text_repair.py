@@ -1,6 +1,6 @@
-"""Text that is not UTF-8, made valid: invalid bytes become U+FFFD, as by `bytes.decode("utf-8", "replace")`.
+"""Repairs text that is not UTF-8: invalid bytes become U+FFFD, as with `bytes.decode("utf-8", "replace")`.
 
-Only for readers that were asked to (`errors="replace"`); imported where a document needs it.
+Only for readers with `errors="replace"`; imported when a document needs it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Repair(NamedTuple):
 
 
 class RepairedRecords(NamedTuple):
-    """Records, of which some were repaired.
+    """Records, some of them repaired.
 
     Attributes:
-        buffer: The old bytes, and behind them the repaired records.
+        buffer: The original bytes, followed by the repaired records.
         starts: Where each record starts.
         ends: Where each record ends.
         repaired: Which records were repaired.
-        places: For each of these, the byte (from its start) at which the first U+FFFD was put in.
-        marks: For each of these, how many were.
+        places: For each of these, the byte (from its start) at which the first U+FFFD was inserted.
+        marks: For each of these, the number of U+FFFD inserted.
     """
 
     buffer: Bytes
@@ -51,7 +51,7 @@ class RepairedRecords(NamedTuple):
     marks: Integers
 
     def told(self, records: JsonRecords, numbers: Integers, kept: Integers) -> Iterator[Repair]:
-        """What was repaired, once the records were read.
+        """The repairs, once the records were read.
 
         Args:
             records: Those that could be read.
@@ -65,14 +65,14 @@ class RepairedRecords(NamedTuple):
 
 
 def repair(text: bytes) -> tuple[bytes, int]:
-    """The text as valid UTF-8, and how many U+FFFD were put in."""
+    """The text as valid UTF-8, and the number of U+FFFD inserted."""
     fixed = text.decode("utf-8", "replace").encode()
     # An U+FFFD that was there is three bytes which no error can be a part of.
     return fixed, fixed.count(MARK) - text.count(MARK)
 
 
 def repair_records(buffer: Bytes, starts: Integers, ends: Integers) -> RepairedRecords:
-    """Records with their text repaired; the same arrays where all is well."""
+    """Records with their text repaired; the same arrays if nothing was wrong."""
     invalid = np.zeros(len(starts), np.bool_)
     utf8.find_invalid_utf8(buffer.ctypes.data, starts, ends, invalid)
     rows = np.flatnonzero(invalid)
@@ -95,9 +95,9 @@ def repair_records(buffer: Bytes, starts: Integers, ends: Integers) -> RepairedR
 
 
 def repair_table(table: pa.Table, rows: Integers) -> tuple[pa.Table, list[Repair]]:
-    """A table with its texts repaired, and what was done to the rows with these numbers.
+    """A table with its texts repaired, and the repairs of the rows with these numbers.
 
-    Whatever else is wrong with it, such as texts that lie outside of their buffers, stays as it is.
+    Other problems, such as texts outside of their buffers, are not repaired.
     """
     found: dict[int, Repair] = {}
     for place, name in enumerate(table.column_names):
@@ -151,7 +151,7 @@ def _as_bytes(array: pa.Array) -> list[bytes | None]:
 
 
 def _count_marks(new: pa.ChunkedArray, old: pa.ChunkedArray) -> int:
-    """How many U+FFFD a row has more than before; in nested values, how many it has."""
+    """The number of U+FFFD added to each row; in nested values, the total number."""
     if pa.types.is_nested(new.type) or pa.types.is_dictionary(new.type):
         return repr(new.to_pylist()).count("\ufffd")
     return sum(repair(text)[1] for chunk in old.chunks for text in _as_bytes(chunk) if text is not None)

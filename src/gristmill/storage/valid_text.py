@@ -1,7 +1,6 @@
-"""Tables from outside: every text in them is UTF-8 and lies within its buffer, or the rows that break this are known.
+"""Checks tables from outside: every text must be UTF-8 and within its buffer; finds the rows that violate this.
 
-Arrow takes the bytes of a string column on trust, whoever made it. Kernels, encoders and other tools' readers do not
-survive that.
+Arrow does not check the bytes of string columns. Kernels, encoders and other tools' readers may crash on invalid ones.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from gristmill.errors import InvalidTextError
 
 Mask = npt.NDArray[np.bool_]
 TextErrors = Literal["quarantine", "replace"]
-"""What a reader does with text that is not UTF-8: quarantine the document, or replace the invalid bytes by U+FFFD."""
+"""How a reader handles text that is not UTF-8: quarantine the document, or replace the invalid bytes with U+FFFD."""
 
 
 def find_invalid_text(table: pa.Table) -> tuple[Mask, str] | None:
-    """The rows of a table that hold text which is not UTF-8, and the first column that does; None where all is well."""
+    """The rows of a table with text that is not UTF-8, and the first such column; None if all texts are valid."""
     found: tuple[Mask, str] | None = None
     for name, column in zip(table.column_names, table.columns, strict=True):
         invalid = _invalid_rows(column)
@@ -30,7 +29,7 @@ def find_invalid_text(table: pa.Table) -> tuple[Mask, str] | None:
 
 
 def require_valid_text(table: pa.Table) -> pa.Table:
-    """`table`, once it is clear that all its texts are UTF-8.
+    """`table`, after checking that all its texts are UTF-8.
 
     Raises:
         InvalidTextError: One is not.

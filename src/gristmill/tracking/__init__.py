@@ -1,1 +1,1 @@
-"""Which row is which: what goes into a stage, what comes out, and what happened to the rest."""
+"""Tracks rows through stages: what goes in, what comes out, and what happened to the rest."""

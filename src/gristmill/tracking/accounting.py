@@ -1,9 +1,9 @@
-"""Accounts for every row at the door of a stage: what went in, what came out, and what happened to the rest.
+"""Accounts for every row of a stage: what went in, what came out, and what happened to the rest.
 
-Stages that use the batch's own methods keep origins by themselves. For frames and tables that user code returns,
-rows are recognised by the labels of the pandas index that went out, else by content. What cannot be matched is counted
-as dropped and created and marked `untracked`; nothing is ever matched by position. Documents that become a task of
-another kind (files, say) end there, as `converted`; documents that are made of such a task are created.
+Stages that use the batch's own methods keep origins automatically. For frames and tables that user code returns, rows
+are matched by the labels of the original pandas index, otherwise by content. Unmatched rows are counted as dropped and
+created, and marked `untracked`; nothing is ever matched by position. Documents that become a task of another kind (such
+as files) end there, as `converted`; documents made from such a task are created.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Stage = ProcessingStage[Any, Any]
 
 @dataclass(slots=True)
 class Entry:
-    """A task at the moment it goes into a stage; `trail` takes what is recorded about the call.
+    """A task as it enters a stage; `trail` collects the records about the call.
 
     `columns` and `rows` are None for a task that holds no documents.
     """
@@ -45,14 +45,14 @@ class Entry:
 
 @dataclass(slots=True)
 class Exit:
-    """One task that came out, with the rows of the entry it continues (-1: a new row)."""
+    """One output task, with the input row that each of its rows continues (-1 for a new row)."""
 
     task: Task[Any]
     positions: Indices | None
 
 
 def enter(task: Task[Any], *, all_scores: bool = False, keeps_dropped: bool = False) -> Entry:
-    """Remember what goes into a stage, and mark the task so that what is derived from it can be recognised."""
+    """Record the input of a stage, and mark the task so that anything derived from it can be recognised."""
     if not isinstance(task, DocumentBatch):
         return Entry(task, task.num_items)
     task._tracking = task._tracking.entering(all_scores=all_scores, keeps_dropped=keeps_dropped)
@@ -60,7 +60,7 @@ def enter(task: Task[Any], *, all_scores: bool = False, keeps_dropped: bool = Fa
 
 
 def leave(entry: Entry, given: Task[Any]) -> Exit:
-    """Bring a task that came out of a stage into the runner's form and find where its rows come from."""
+    """Convert an output task to the runner's form, and find the origins of its rows."""
     if not isinstance(given, DocumentBatch):
         return Exit(given, None)
     if entry.columns is None:
@@ -79,18 +79,18 @@ def leave(entry: Entry, given: Task[Any]) -> Exit:
 
 
 def continues(entry: Entry, given: DocumentBatch) -> bool:
-    """Whether a batch was derived, by its own methods, from the one that went in."""
+    """Whether a batch was derived from the input by its own methods."""
     return given._tracking.in_call and given._tracking.trail is entry.trail
 
 
 def shows(entry: Entry, given: DocumentBatch) -> bool:
-    """Whether a batch holds a pandas frame with the labels of the one that user code was given for the entry."""
+    """Whether a batch holds a pandas frame with the labels of the frame that user code received."""
     shown = entry.task._tracking.frame_shown if isinstance(entry.task, DocumentBatch) else None
     return shown is not None and given._frame is not None and given._frame.index.name == shown[1]
 
 
 def _same_rows(entry: Entry, given: DocumentBatch, table: Any) -> bool:
-    """Whether what came out still holds a column of what went in, so that the rows are certainly the same."""
+    """Whether the output shares the memory of a column with the input, so that the rows are certainly the same."""
     assert entry.columns is not None
     if given.num_items != entry.items:
         return False
@@ -116,7 +116,7 @@ def _from_frame(entry: Entry, given: DocumentBatch, frame: Any) -> Exit:
 
 
 def rebuilt(entry: Entry, given: DocumentBatch, table: Any, positions: Indices) -> DocumentBatch:
-    """What came out, with the records and row numbers of what went in where it is the same."""
+    """The output, with the records and row numbers of the input where they are the same."""
     assert entry.rows is not None
     assert entry.columns is not None
     rows = np.full(len(positions), -1, np.int64)
@@ -131,7 +131,7 @@ def rebuilt(entry: Entry, given: DocumentBatch, table: Any, positions: Indices) 
 
 
 def settled(batch: DocumentBatch, first: int = 0) -> DocumentBatch:
-    """A batch from a source: columns instead of a frame, and rows numbered from `first` where it has no numbers."""
+    """A batch from a source, with columns instead of a frame, and rows numbered from `first` if it has no numbers."""
     if batch._frame is not None:
         from gristmill.tasks.pandas_io import to_table
 
@@ -142,12 +142,12 @@ def settled(batch: DocumentBatch, first: int = 0) -> DocumentBatch:
 
 
 def created_again(batch: DocumentBatch) -> None:
-    """Take the row numbers from documents that were made where documents had been before: they would repeat."""
+    """Remove the row numbers of documents created after documents were converted: they would not be unique."""
     batch._tracking.rows = np.full(batch.num_items, -1, np.int64)
 
 
 def collect(entry: Entry, exits: Sequence[Exit]) -> Trail:
-    """The trail of the entry, with what was recorded about batches that were made anew."""
+    """The trail of the entry, with the records of newly created batches."""
     seen = {id(entry.trail)}
     for one in exits:
         if isinstance(one.task, DocumentBatch) and id(one.task._tracking.trail) not in seen:
@@ -164,10 +164,10 @@ def collect(entry: Entry, exits: Sequence[Exit]) -> Trail:
 
 
 def account(stage: Stage, entry: Entry, exits: Sequence[Exit]) -> Trail:
-    """Everything about one call for one task: its counts, and what was recorded.
+    """The counts and records of one call for one task.
 
     Raises:
-        ConservationError: The stage's own records contradict the rows that are there.
+        ConservationError: The stage's own records contradict the actual rows.
     """
     trail = collect(entry, exits)
     names = member_names(stage)
@@ -198,7 +198,7 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit]) -> Trail:
 
 
 def _count_source(stage: Stage, exits: Sequence[Exit], trail: Trail) -> None:
-    """Rows of a stage that does not get documents: whatever comes out was created there."""
+    """The counts of a stage whose input is not documents: all output rows were created."""
     counts = trail.counts[stage.name]
     for one in exits:
         if isinstance(one.task, DocumentBatch):  # only documents are rows: files, and tasks of other kinds, are not
@@ -239,7 +239,7 @@ def _count_documents(stage: Stage, names: Sequence[str], entry: Entry, exits: Se
 
 
 def _unexplained(stage: str, reason: str, entry: Entry, seen: npt.NDArray[np.bool_], trail: Trail) -> Decisions:
-    """The rows that are gone though nothing was said about them."""
+    """The rows that are missing without a recorded reason."""
     assert entry.rows is not None
     gone = entry.rows[~seen]
     quarantined = np.array([record.row for record in trail.quarantine], np.int64)
@@ -254,7 +254,7 @@ def _unexplained(stage: str, reason: str, entry: Entry, seen: npt.NDArray[np.boo
 def _count_members(
     names: Sequence[str], rows_in: int, rows_out: int, created: int, untracked: int, trail: Trail
 ) -> None:
-    """The counts of each member of a stage: what it decided, and what it left for the next one."""
+    """The counts of each member of a fused stage: its decisions, and the rows passed to the next one."""
     for decision in trail.decisions:
         decision.stage = decision.stage if decision.stage in names else names[-1]
         dropped = trail.counts[decision.stage].dropped
@@ -289,7 +289,7 @@ def check_given(stage: Stage, given: Any, *, method: str = "process") -> list[Ta
 
 
 def given_tasks(stage: Stage, given: Any, *, method: str = "process") -> Iterator[Task[Any]]:
-    """As `check_given`, for a result that is taken up piece by piece."""
+    """Like `check_given`, for a result that is consumed lazily."""
     if given is None:
         return
     if isinstance(given, Task):
@@ -307,7 +307,7 @@ def given_tasks(stage: Stage, given: Any, *, method: str = "process") -> Iterato
 
 
 def _wrong_result(stage: Stage, found: Any, method: str, inside: str) -> StageResultError:
-    allowed = "a task (a DocumentBatch, say), a list or an iterator of tasks, or None"
+    allowed = "a task (such as a DocumentBatch), a list or an iterator of tasks, or None"
     returned = inside + _kind(found) + (" in it" if inside else "")
     hint = "Return the task itself, changed or not."
     if hasattr(found, "columns") or hasattr(found, "schema"):
@@ -324,7 +324,7 @@ def _wrong_result(stage: Stage, found: Any, method: str, inside: str) -> StageRe
 
 
 def _kind(found: Any) -> str:
-    """The type of a value in words, with its module where the bare name may not say enough."""
+    """The type of a value in words, with its module if the name alone is ambiguous."""
     kind = type(found)
     package = kind.__module__.split(".")[0]
     name = kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""Batches put together and taken apart: results of a call for several tasks, and pieces of one task."""
+"""Joins and splits batches: results of a call for several tasks, and pieces of one task."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gristmill.tracking.origins import RowTracking
 
 
 def attribute(entries: Sequence[Entry], given: Sequence[Task[Any]]) -> list[list[Exit]]:
-    """For each task that went into a call, the tasks (or parts of them) that continue it.
+    """For each input task of a call, the tasks (or parts of them) that continue it.
 
-    A result that mixes rows of several tasks is taken apart, because a batch never crosses partitions.
+    A result that mixes rows of several tasks is split, because a batch never spans partitions.
     """
     found: list[list[Exit]] = [[] for _ in entries]
     for number, task in enumerate(given):
@@ -45,9 +45,10 @@ def _direct(entries: Sequence[Entry], task: Task[Any]) -> int | None:
 
 
 def _distribute(entries: Sequence[Entry], task: DocumentBatch, found: list[list[Exit]]) -> None:
-    """Split `task` by the tasks its rows come from; rows that match none stay where most of the others belong.
+    """Split `task` by the origins of its rows; unmatched rows go where most of the others belong.
 
-    All tasks are searched at once, so that a row goes where it is found whole even if another task has one like it.
+    All tasks are searched at once, so that a row goes where it matches completely even if another task has a similar
+    one.
     """
     table = task.columns.table()
     home = _home(entries, table, found)
@@ -73,7 +74,7 @@ def _distribute(entries: Sequence[Entry], task: DocumentBatch, found: list[list[
 
 
 def _home(entries: Sequence[Entry], table: pa.Table, found: Sequence[Sequence[Exit]]) -> int:
-    """The task with which a result has most rows in common; among equals the first that has no result yet."""
+    """The task that shares most rows with a result; among equals, the first that has no result yet."""
     common = [0 if entry.columns is None else int((match_rows(entry.columns, table) >= 0).sum()) for entry in entries]
     return min(range(len(entries)), key=lambda place: (-common[place], len(found[place]), place))
 
@@ -90,7 +91,7 @@ def concat_columns(parts: Sequence[Columns]) -> Columns:
 
 
 def concat_batches(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
-    """The pieces of one task joined to one batch; other kinds of tasks stay as they are."""
+    """The pieces of one task joined into one batch; other kinds of tasks are unchanged."""
     batches = [task for task in tasks if isinstance(task, DocumentBatch)]
     if len(tasks) <= 1 or len(batches) != len(tasks):
         return list(tasks)
@@ -101,9 +102,9 @@ def concat_batches(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
 
 
 def join_outputs(pieces: Sequence[Sequence[Task[Any]]]) -> list[Task[Any]]:
-    """What a stage gave for the pieces of one task, as it would have given it for the whole.
+    """The results for the pieces of one task, joined as if the stage had processed the whole.
 
-    A stage that yields several tasks for each piece keeps them apart: the first ones are joined, the second ones, …
+    If a stage yields several tasks per piece, they stay separate: the first ones are joined, the second ones, …
     """
     filled = [list(piece) for piece in pieces if piece]
     sizes = {len(piece) for piece in filled}

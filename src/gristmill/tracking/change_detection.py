@@ -1,11 +1,11 @@
-"""Finds out what a stage changed in the documents it handed on, where it has not said so itself.
+"""Detects what a stage changed in documents, unless the stage records that itself.
 
-Built-in modifiers note their changes. User code just returns other values: its texts are compared with those that went
-in, so that `why` can tell who changed a document and no stage that works is taken for one without effect.
+Built-in modifiers record their changes. User code just returns other values: its texts are compared with the input, so
+that `why` can tell which stage changed a document, and no stage is wrongly reported as having no effect.
 
-A record that was not changed must leave as the bytes that came in, also through code that turns columns into frames and
-frames into columns. So what came out is rebuilt on what went in: every value that comes back is compared with the one
-that went out, and only real changes are laid over the records.
+An unchanged record must be written with its original bytes, even if user code converts columns to frames and back. So
+the output is rebuilt from the input: every returned value is compared with the original, and only real changes are
+applied to the records.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ Stage = ProcessingStage[Any, Any]
 def find_changes(
     stage: Stage, before: Columns, after: Columns, positions: Rows, rows: Rows, noted: Collection[str]
 ) -> tuple[list[Changes], int]:
-    """What is different in `after`: changes of texts, and the number of rows that changed in any other way.
+    """The differences in `after`: changed texts, and the number of rows that changed in any other way.
 
     Args:
-        stage: One with `notes_changes` is not compared.
-        before: The columns that went in.
-        after: The columns that came out.
-        positions: For each row of `after` the row of `before` that it continues, or -1.
+        stage: The stage; if it has `notes_changes`, nothing is compared.
+        before: The input columns.
+        after: The output columns.
+        positions: For each row of `after`, the row of `before` that it continues, or -1.
         rows: The row numbers of `before`.
-        noted: Columns whose changes the stage has noted.
+        noted: Columns whose changes the stage has recorded.
     """
     if after is before or not len(positions):
         return [], 0
@@ -82,7 +82,7 @@ def find_changes(
 
 
 def _untouched(before: Columns, after: Columns, field: str, *, whole: bool) -> bool:
-    """Whether it is certain, without looking at values, that the column is as it was."""
+    """Whether the column is certainly unchanged, without comparing values."""
     if isinstance(before, RecordColumns) and isinstance(after, RecordColumns) and after.records is before.records:
         return not after.is_changed(field) or (before.is_changed(field) and after.column(field) is before.column(field))
     if not whole or isinstance(before, RecordColumns) or isinstance(after, RecordColumns):
@@ -102,7 +102,7 @@ def _growth(before: pa.ChunkedArray, after: pa.ChunkedArray, hit: Rows) -> Rows:
 
 
 def differing_rows(values: Array, before: Array) -> Mask:
-    """True where a value differs from the one before; nulls equal nulls, NaN equals NaN, 3 equals 3.0 but not "3"."""
+    """True where a value differs from the earlier one; nulls equal nulls, NaN equals NaN, 3 equals 3.0 but not "3"."""
     new, old = one_chunk(values), one_chunk(before)
     if new.equals(old):
         return np.zeros(len(new), bool)
@@ -130,7 +130,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _family(kind: pa.DataType) -> str:
-    """Types of one family can hold the same value; a digit and the number it stands for are not the same value."""
+    """The family of a type; types of one family can hold equal values (a digit does not equal its number)."""
     kind = _plain_type(kind)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return "text"
@@ -142,12 +142,12 @@ def _family(kind: pa.DataType) -> str:
 
 
 def rebuild(before: Columns, after: pa.Table, positions: Indices) -> Columns:
-    """The columns of `after` built on `before`: values that did not change stay as they were read.
+    """The columns of `after` rebuilt from `before`: unchanged values stay as they were read.
 
     Args:
-        before: The columns that went into a stage.
-        after: What came out, with any columns and rows.
-        positions: For each row of `after` the row of `before` it continues, or -1 for a new one.
+        before: The input columns of a stage.
+        after: Its output, with any columns and rows.
+        positions: For each row of `after`, the row of `before` it continues, or -1 for a new one.
     """
     if not isinstance(before, RecordColumns):
         return _rebuild_table(before.table(), after, positions)
@@ -169,7 +169,7 @@ def rebuild(before: Columns, after: pa.Table, positions: Indices) -> Columns:
 
 
 def _differing(before: RecordColumns, positions: pa.Array | None, field: pa.Field, values: Array) -> Mask:
-    """True where `values` are not what the doors showed of the column in the rows at `positions` (None: all)."""
+    """True where `values` differ from the column as shown to user code, in the rows at `positions` (None for all)."""
     is_json = is_json_field(field) and before.is_json(field.name)
     # Taken from the whole column: the rows that are left need not show the type that went out.
     old = before.column(field.name) if is_json else before.table([field.name]).column(0)
@@ -178,7 +178,7 @@ def _differing(before: RecordColumns, positions: pa.Array | None, field: pa.Fiel
 
 
 def _differing_json(new: pa.Array, old: pa.Array) -> Mask:
-    """True where two JSON texts stand for different values; spaces, escapes and the like do not count."""
+    """True where two JSON texts represent different values; spaces and escapes are ignored."""
     marks = differing_rows(new, old)
     for row in np.flatnonzero(marks).tolist():
         one, other = new[row].as_py(), old[row].as_py()
@@ -188,7 +188,7 @@ def _differing_json(new: pa.Array, old: pa.Array) -> Mask:
 
 
 def _with_new_rows(before: RecordColumns, after: pa.Table, positions: Indices) -> Columns:
-    """As `rebuild`, where some rows have no record yet: they get one, made from their values."""
+    """Like `rebuild`, for new rows without a record: one is created from their values."""
     from gristmill.storage.json_columns import encode_table
 
     fresh = np.flatnonzero(positions < 0)
@@ -206,7 +206,7 @@ def _with_new_rows(before: RecordColumns, after: pa.Table, positions: Indices) -
 
 
 def _rebuild_table(before: pa.Table, after: pa.Table, positions: Indices) -> Columns:
-    """`after` with the notes that frames do not carry, and with the JSON texts that still stand for the same value."""
+    """`after` with metadata that frames do not keep, and with original JSON texts where the value is the same."""
     notes = {**(before.schema.metadata or {}), **(after.schema.metadata or {})}
     notes.pop(b"pandas", None)
     known = np.flatnonzero(positions >= 0)

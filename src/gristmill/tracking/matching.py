@@ -1,7 +1,7 @@
-"""Finds, by content, which row that went into a stage a row that came out of it continues.
+"""Matches output rows of a stage to input rows by content.
 
-Used where user code returns rows that carry no tags any more. Rows are never matched by their position: two different
-documents must not be mistaken for each other. What cannot be distinguished safely stays unmatched.
+Used when user code returns rows without labels. Rows are never matched by position: two different documents must not be
+confused. Rows that cannot be distinguished safely stay unmatched.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def match_rows(before: Columns, after: pa.Table) -> Indices:
-    """For each row of `after` the row of `before` with the same content, or -1.
+    """For each row of `after`, the row of `before` with the same content, or -1.
 
-    First whole rows are compared. For the rows that are left, the columns whose values all occur on both sides (an id
-    that was not changed, while the text was changed) identify a row, provided that they identify just one.
+    Whole rows are compared first. The remaining rows are identified by the columns whose values all occur on both sides
+    (an unchanged id beside a changed text), provided that these are unique.
     """
     positions = np.full(after.num_rows, -1, np.int64)
     if not after.num_rows or not before.num_rows:
@@ -88,8 +88,8 @@ def _combined(hashes: dict[str, Hashes], names: list[str]) -> Hashes:
 def _fill(positions: Indices, old: Hashes, new: Hashes, *, interchangeable: bool) -> None:
     """Set `positions` where a key of `new` is found in `old`.
 
-    A key that occurs once in `old` identifies its row. One that occurs more often stands for rows with the same
-    content: those are handed out in order when `interchangeable`, and else left alone.
+    A key that occurs once in `old` identifies its row. A key that occurs more often belongs to rows with the same
+    content: these are assigned in order if `interchangeable`, otherwise not at all.
     """
     order = np.argsort(old, kind="stable")
     keys, first, counts = np.unique(old[order], return_index=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""Where tasks and rows come from: the half of a task that user code never sees."""
+"""The origins of tasks and rows: the part of a task that user code never sees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step down the tree of a partition's tasks: which child, and whether it is the last one."""
+    """One level in the tree of a partition's tasks: the child's index, and whether it is the last one."""
 
     index: int
     last: bool
@@ -28,16 +28,16 @@ class Step:
 
 @dataclass(slots=True)
 class Lineage:
-    """The place of a task in the tree of its partition. Owned by the runner.
+    """The position of a task in the tree of its partition. Owned by the runner.
 
     Attributes:
         partition: The number of the partition.
         partition_id: Its name.
-        path: The way down from the partition's first task.
-        trail: What is recorded about the task and has not been handed to another one.
-        source: The way down to the task of which the documents were made, from which rows are numbered; None until
-            there are documents.
-        unscored: Documents that were dropped on the way and are still to be scored by later stages.
+        path: The path from the partition's first task.
+        trail: Records about the task that have not been passed to another one.
+        source: The path to the task that the documents were made from, within which rows are numbered; None until there
+            are documents.
+        unscored: Documents that were dropped earlier and will still be scored by later stages.
     """
 
     partition: int
@@ -49,7 +49,7 @@ class Lineage:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Where the task stands within the partition."""
+        """The sort key of the task within the partition."""
         return tuple(map(attrgetter("index"), self.path))
 
     @property
@@ -65,13 +65,13 @@ class Lineage:
 
 
 def lineage_of(task: Task[Any]) -> Lineage:
-    """The place of a task in the tree of the run."""
+    """The position of a task in the tree of the run."""
     assert task._lineage is not None, task
     return task._lineage
 
 
 def with_lineage(task: Task[Any], lineage: Lineage) -> Task[Any]:
-    """The task, put in a place of the tree."""
+    """The task with a position in the tree."""
     task._lineage = lineage
     task.task_id = lineage.task_id
     return task
@@ -81,17 +81,17 @@ class RowTracking:
     """The rows of one batch.
 
     While a stage works on a batch, everything derived from it shares its trail, so that drops, changes and scores are
-    recorded once, wherever the stage says them.
+    recorded once, on whichever batch the stage reports them.
 
     Attributes:
         rows: The row number of each document within its partition; None before a source has numbered them.
-        trail: What stages have recorded since the present call began.
-        positions: For each row the row of the call's input that it continues; None: the same rows as went in.
+        trail: Records of stages since the current call began.
+        positions: For each row, the row of the call's input that it continues; None if the rows are the same.
         in_call: Whether the batch is derived from the input of a call, so that `positions` holds for that input.
-        all_scores: Whether every score is wanted, so that none may be skipped.
+        all_scores: Whether every score is requested, so that none may be skipped.
         keeps_dropped: Whether these documents were dropped before and are only scored.
-        frame_shown: The pandas frame that user code was given, the name of its index, and the columns it shows.
-        polars_shown: The Polars frame that user code was given.
+        frame_shown: The pandas frame that user code received, the name of its index, and its columns.
+        polars_shown: The Polars frame that user code received.
     """
 
     __slots__ = (
@@ -133,7 +133,7 @@ class RowTracking:
         return RowTracking(self.rows, in_call=True, all_scores=all_scores, keeps_dropped=keeps_dropped)
 
     def taken(self, indices: Indices | slice, length: int) -> RowTracking:
-        """The rows at `indices` of these, which are `length` in number."""
+        """The rows at `indices`, out of `length` rows."""
         positions = np.arange(length) if self.positions is None else self.positions
         return self._with(None if self.rows is None else self.rows[indices], positions[indices])
 

@@ -17,6 +17,7 @@ SCRIPT = """
 import sys
 from dataclasses import dataclass
 
+from loguru import logger
 from nemo_curator.backends.ray_data import RayDataExecutor
 from nemo_curator.backends.xenna import XennaExecutor
 from nemo_curator.pipeline import Pipeline
@@ -48,8 +49,10 @@ pipeline.add_stage(ScoreFilter(WordCountFilter(min_words=2), name="words"))
 pipeline.add_stage(Tag())
 pipeline.add_stage(JsonlWriter(sys.argv[2]))
 if __name__ == "__main__":
+    logger.add(sys.argv[2] + ".log", format="{message}")
     executor = executors[sys.argv[3]]() if len(sys.argv) > 3 else None
     print("written", pipeline.run(executor).report.rows_written)
+    logger.info("end of the script")
 """
 
 
@@ -84,12 +87,15 @@ def _tags(folder: Path) -> list[str]:
 
 @pytest.mark.timeout(2 * _SCRIPT_S)
 def test_the_same_script_on_every_executor(ray_cluster: str, job: Path) -> None:
-    """The cluster was started before and knows nothing of compatibility."""
+    """The cluster was started before and knows nothing of compatibility. What a script logs by loguru is seen."""
+    pytest.importorskip("loguru")
     kept = []
     for name in ("local", "ray_data", "xenna"):
         more = [] if name == "local" else [name]
         done = _compat(job, str(job / name), *more, RAY_ADDRESS="" if name == "local" else ray_cluster)
         assert "written 12" in done.stdout, done.stderr[-3000:]
+        assert "end of the script" in done.stderr
+        assert (job / f"{name}.log").read_text() == "end of the script\n"
         kept.append(_tags(job / name))
     assert len(kept[0]) == 12
     assert kept[0] == kept[1] == kept[2]

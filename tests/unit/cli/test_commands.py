@@ -155,7 +155,7 @@ def test_split_names_what_it_cannot_cut(tmp_path: Path) -> None:
     result = run("split", tmp_path / "nothing.jsonl", tmp_path / "parts")
     assert (result.exit_code, "does not exist" in result.output) == (1, True)
     result = run("split", tmp_path, tmp_path / "parts")
-    assert (result.exit_code, "is a folder; give one file" in result.output) == (1, True)
+    assert (result.exit_code, "is a folder; pass a single file" in result.output) == (1, True)
     assert not (tmp_path / "parts").exists()
 
 

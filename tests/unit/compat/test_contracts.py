@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import gristmill
@@ -209,6 +210,31 @@ def test_readers_and_writers_of_users(curator: None, folder: Path) -> None:
     (written,) = (folder / "out").glob("*.csv")
     assert len(list(csv.reader(written.read_text().splitlines()))) == LINES + 1
     assert verify(str(folder / "out")).problems == []
+
+
+def test_paths_of_earlier_releases_lead_to_the_same_classes(curator: None) -> None:
+    from nemo_curator.stages.text import filters, modifiers, modules  # type: ignore[import-not-found]
+    from nemo_curator.stages.text.modules import modifier, score_filter  # type: ignore[import-not-found]
+
+    assert modules.ScoreFilter is score_filter.ScoreFilter is filters.ScoreFilter
+    assert modules.Modify is modifier.Modify is modifiers.Modify
+
+
+def test_a_writer_writes_single_files_for_scripts(curator: None, folder: Path) -> None:
+    from nemo_curator.stages.text.io.writer.jsonl import JsonlWriter as Jsonl  # type: ignore[import-not-found]
+    from nemo_curator.stages.text.io.writer.parquet import ParquetWriter  # type: ignore[import-not-found]
+
+    batch = DocumentBatch("d", pa.table({"text": ["one", "two"]}))
+    Jsonl(str(folder / "a"), write_kwargs={"force_ascii": False}).write_data(batch, str(folder / "0.jsonl"))
+    ParquetWriter(str(folder / "b")).write_data(batch, str(folder / "0.parquet"))
+    assert (folder / "0.jsonl").read_text() == '{"text":"one"}\n{"text":"two"}\n'
+    assert pq.read_table(folder / "0.parquet").to_pydict() == {"text": ["one", "two"]}
+
+
+@pytest.mark.parametrize("method", ["process", "write_data"])
+def test_methods_of_a_writer_that_runs_would_not_call_are_refused(method: str) -> None:
+    with pytest.raises(StageDefinitionError, match=rf"Mine defines {method}\(\), which runs do not call"):
+        type("Mine", (JsonlWriter,), {method: lambda *_: None})
 
 
 class Unnamed(ProcessingStage[DocumentBatch, DocumentBatch]):

@@ -65,6 +65,16 @@ def test_a_shard_that_fails_is_marked_and_not_done(array: Any, tmp_path: Path, m
     assert slurm_array.find_slurm_array_retries(tmp_path / "c").shard_indices == (0,)
 
 
+def test_the_first_node_is_the_driver(array: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gristmill.compat.slurm_array import is_slurm_array_driver_process
+
+    monkeypatch.setenv("SLURM_NODEID", "0")
+    assert is_slurm_array_driver_process()
+    monkeypatch.setenv("SLURM_NODEID", "1")
+    assert not is_slurm_array_driver_process()
+    assert is_slurm_array_driver_process(use_slurm=False)
+
+
 def test_arrays_to_submit_again() -> None:
     plan = slurm_array.SlurmArrayRetryPlan((1, 2, 3, 11, 25), 30, 0)
     assert slurm_array.format_slurm_array_indices(plan.shard_indices) == "1-3,11,25"

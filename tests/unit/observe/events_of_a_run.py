@@ -15,10 +15,14 @@ class Clock:
 
 
 def started(
-    *, partitions: int = 4, before: int = 0, stages: tuple[str, ...] = ("read", "words", "write")
+    *,
+    partitions: int = 4,
+    before: int = 0,
+    stages: tuple[str, ...] = ("read", "words", "write"),
+    output: str | None = "out",
 ) -> RunStarted:
     segment = SegmentPlan(0, stages, 1.0, 0.0, 1, 2)
-    return RunStarted("clean", "local", stages, (segment,), partitions, before, 2_000_000, "out")
+    return RunStarted("clean", "local", stages, (segment,), partitions, before, 2_000_000, output)
 
 
 def task(number: int = 0, *, rows: int = 100, dropped: int = 40) -> TaskFinished:

@@ -45,6 +45,11 @@ def test_first_and_last_line() -> None:
     assert last == "clean done: 2/4 partitions · 100 rows read (2.5/s) · 60 written · peak memory 5.0 MB · 40 s"
 
 
+def test_without_a_writer_nothing_is_committed_or_written() -> None:
+    *_, last = lines_of([started(output=None), task(), sample(), RunFinished("done")])
+    assert last == "clean done: 4 partitions · 100 rows read (3.3/s) · peak memory 5.0 MB · 30 s"
+
+
 def test_of_several_pipelines_each_is_shown_from_zero() -> None:
     one: list[Event] = [started(), task(), sample(), committed(), RunFinished("done")]
     lines = lines_of([*one, *one])

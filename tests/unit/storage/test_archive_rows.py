@@ -141,7 +141,7 @@ def test_data_inside_and_archives_without_text_are_told(tmp_path: Path) -> None:
     rows, bad = read(tmp_path / "a.zip")
     assert len(rows) == 1
     assert [cause for cause, _ in bad] == ["other_format"] * 2
-    assert "a.zip/b.jsonl is data of its own, which is not read inside an archive: unpack" in bad[0][1]
+    assert "a.zip/b.jsonl is a data file, which is not read inside an archive: unpack" in bad[0][1]
     (tmp_path / "b.zip").write_bytes(zip_of({"a.png": b"x", "b.png": b"y", "c": b""}))
     rows, bad = read(tmp_path / "b.zip")
     assert (rows, [cause for cause, _ in bad]) == ([], ["other_format"])
@@ -206,4 +206,4 @@ def test_a_header_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(tar_of({"a.txt": b"text"})[:1024] + info.tobuf() + b"\0" * 1024)
     rows, bad = read(tmp_path / "a.tar")
     assert [row["text"] for row in rows] == ["text"]
-    assert "a header claims to have" in bad[0][1]
+    assert "a header claims a size of" in bad[0][1]

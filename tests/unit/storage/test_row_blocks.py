@@ -235,8 +235,8 @@ def test_two_columns_of_one_name_and_rows_without_end_are_damage(
     write(tmp_path, a_csv=b"a,a\n1,2\n", b_csv=b'a,b\n1,2\n3,"' + b"x" * 10_000)
     bad = [bad for block in read_row_blocks(partition_of(tmp_path, "csv")) for bad in block.bad]
     assert [one.cause for one in bad] == ["corrupt_csv"] * 2
-    assert "two columns are called 'a'" in bad[0].told
-    assert "perhaps a quote is not closed" in bad[1].told
+    assert "two columns are named 'a'" in bad[0].told
+    assert "possibly an unclosed quote" in bad[1].told
 
 
 def test_paragraphs_and_lines_are_numbered_in_their_ids(tmp_path: Path) -> None:

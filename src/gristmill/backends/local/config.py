@@ -11,26 +11,26 @@ from gristmill.figures import parse_size
 
 @dataclass(frozen=True)
 class LocalConfig:
-    """What `LocalExecutor(config={…})` takes.
+    """The settings of `LocalExecutor(config={…})`.
 
     Attributes:
         execution_mode: `streaming` keeps all segments active at once; `batch` runs one stage at a time over all data.
-        cpu_allocation_percentage: The share of the processors to use, as a fraction.
-        autoscale_interval_s: How often idle workers are given up where others are short.
-        logging_interval: Seconds between progress lines where there is no terminal.
+        cpu_allocation_percentage: Fraction of the CPU cores to use.
+        autoscale_interval_s: Seconds between checks whether idle workers should make room for others.
+        logging_interval: Seconds between progress lines if there is no terminal.
         ignore_failures: Quarantine documents on which a stage raises.
-        max_workers_per_stage: Maximum number of workers per segment; None for no limit but the machine's.
-        num_cpus: Processors to use; 0 runs everything in the calling process; None: those there are.
-        num_gpus: GPU slots to hand out; None: the devices there are.
-        gpu_memory_gb: Memory of one GPU, to which `Resources(gpu_memory_gb=…)` relates; None: that of the smallest
-            device.
-        memory_budget: The most memory of all processes together, such as "8GB"; None: most of what is available.
-        on_memory: What happens to documents for which one worker alone would take more than that: `quarantine` finds
-            them and sets them aside, `fail` ends the run with the name of the stage.
-        time_limit_s: Seconds that a document may take in a stage without a `time_limit_s` of its own; None: any time.
-            Stages with a GPU or a worker of their own have none.
-        worker_max_lifetime_m: Minutes after which a worker is replaced; None or 0: only when its memory grows.
-        worker_restart_interval_m: Minutes that pass at least between two replacements in a segment.
+        max_workers_per_stage: Maximum number of workers per segment; None for the machine's limit.
+        num_cpus: Number of CPU cores to use; 0 runs everything in the calling process; None for all.
+        num_gpus: Number of GPU slots; None for the number of devices.
+        gpu_memory_gb: Memory of one GPU, used to convert `Resources(gpu_memory_gb=…)` into a share; None for that of
+            the smallest device.
+        memory_budget: Maximum memory of all processes together, such as "8GB"; None for most of the available memory.
+        on_memory: How to handle documents for which a single worker would exceed the budget: `quarantine` finds and
+            quarantines them, `fail` ends the run and names the stage.
+        time_limit_s: Maximum seconds per document in a stage that does not set its own `time_limit_s`; None for no
+            limit. Does not apply to stages with a GPU or their own worker.
+        worker_max_lifetime_m: Minutes after which a worker is replaced; None or 0 replaces it only if its memory grows.
+        worker_restart_interval_m: Minimum minutes between two replacements in a segment.
     """
 
     execution_mode: Literal["streaming", "batch"] = "streaming"

@@ -52,7 +52,7 @@ def compile_first_kernels(plan: ExecutionPlan, events: EventStream) -> None:
 
 
 class Committer:
-    """Passes ends of tasks to `Work` one after the other; keeps the first error for the engine to raise."""
+    """Passes ends of tasks to `Work` one after another; keeps the first error for the engine to raise."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -109,11 +109,11 @@ class MemoryMonitor:
 
     Args:
         pids: Returns the processes to measure; called in the thread.
-        workers: Returns those of them that are measured with all processes that they have started.
+        workers: Returns those of them that are measured together with their child processes.
 
     Attributes:
-        pss_bytes: What they hold together.
-        per_pid: What each of them holds.
+        pss_bytes: Total memory.
+        per_pid: Memory of each process.
     """
 
     def __init__(self, pids: Callable[[], Iterable[int]], workers: Callable[[], Iterable[int]]) -> None:

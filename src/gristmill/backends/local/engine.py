@@ -72,16 +72,16 @@ class Engine:
     """One run of a plan on worker processes.
 
     Args:
-        plan: What to run.
-        work: Where tasks come from and results go.
+        plan: The plan to run.
+        work: Source of tasks and receiver of results.
         state: The scheduler's state, with the segments and limits set.
-        folder: Where documents pass between workers.
-        gpu_names: What each GPU slot is called in `CUDA_VISIBLE_DEVICES`.
-        modules: What is better imported once than in every worker.
-        limits: What a worker may take.
+        folder: Shared folder through which documents pass between workers.
+        gpu_names: Name of each GPU slot in `CUDA_VISIBLE_DEVICES`.
+        modules: Modules to import once rather than in every worker.
+        limits: Time and memory limits of a worker.
 
     Attributes:
-        sampled: Makes the work of a worker, given with its segment and number, work that is sampled; for a profile.
+        sampled: Wraps the work of a worker, passed with its segment and number, to sample it for a profile.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Engine:
         """Run everything; returns when all results are delivered and all workers have stopped.
 
         Raises:
-            KeyboardInterrupt: The user asked to stop; workers have been told to tear down and are gone.
+            KeyboardInterrupt: The user interrupted the run; all workers have torn down.
         """
         with self._interrupts:
             try:

@@ -79,10 +79,10 @@ def start_server(modules: Sequence[str] = (), *, packages: Sequence[str] = ()) -
     """Ensure that a fork server is running; returns immediately, while it imports in the background.
 
     Args:
-        modules: What a new one imports besides what every worker needs: modules, or `module:name` for what a module
-            loads when it is asked for. With one that runs already, workers import these themselves.
-        packages: Packages that take so much time and memory in every worker that a fork server that lacks one is
-            replaced, unless it is the user's own or something that it has forked is still at work.
+        modules: Additional imports of a new fork server: modules, or `module:name` for lazily loaded names. If one is
+            already running, workers import these themselves.
+        packages: Packages so expensive to import in every worker that a fork server without one is replaced, unless it
+            is the user's own or one of its forks is still working.
     """
     global _own_server  # noqa: PLW0603 (there is one for the process)
     with _lock:
@@ -187,9 +187,9 @@ class WorkerProcess:
     """One worker: its connection, its status page, and finally its exit cause.
 
     Attributes:
-        pid: Its process number.
-        connection: Where its messages come from.
-        page: Memory that it shares with the driver; readable also after its end.
+        pid: Its process id.
+        connection: Connection for its messages.
+        page: Memory shared with the driver; still readable after the worker has ended.
         sentinel: Becomes readable when it ends.
     """
 
@@ -263,12 +263,12 @@ def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str,
     """Start a worker.
 
     Args:
-        work: What it does with its connection and its status page; sent by value where workers cannot import it.
-        env: Variables on top of the driver's environment and of those that keep libraries to one thread.
+        work: Function of its connection and its status page; sent by value if workers cannot import it.
+        env: Environment variables in addition to the driver's and to those that limit libraries to one thread.
 
     Raises:
-        WorkerError: The fork server has died meanwhile, which another call makes good, or the system has no room for
-            another process.
+        WorkerError: The fork server has died meanwhile (another call restarts it), or the system cannot start another
+            process.
     """
     import cloudpickle
 
@@ -287,8 +287,8 @@ def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str,
         if isinstance(error, EOFError | ConnectionError):
             _await_death()
         raise WorkerError(
-            f"No further worker process could be started ({error}); what the process that workers are forked from "
-            "printed says why. Use fewer workers, or raise the limit on processes."
+            f"No further worker process could be started ({error}); see the output of the fork server for the reason. "
+            "Use fewer workers, or raise the limit on processes."
         ) from error
     except BaseException:
         ours.close()

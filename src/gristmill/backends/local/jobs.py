@@ -30,19 +30,19 @@ class Job:
 
 @dataclass(slots=True)
 class AssignedWork:
-    """What the engine keeps about a worker beside the scheduler's view of it.
+    """The engine's state of a worker, in addition to the scheduler's.
 
     Attributes:
-        groups: The jobs that it has, by the number of the group.
-        slow_stages: Stages that give the documents of a group in small pieces, by the number of the group.
-        first_calls: When the first call of each stage was seen that took long, for those who have to bear with it.
-        over_limit: It was stopped because a document takes too long.
-        over_memory: It was stopped because it took too much memory.
-        innocent: Why it was stopped says nothing about a document.
-        held: The memory that it has for itself, lately.
-        call_began: When the documents came that it has in hand.
-        held_before: What it held then.
-        leaks: It held most of what was too much before these documents came.
+        groups: Its jobs, by group number.
+        slow_stages: Stages that receive the documents of a group in small pieces, by group number.
+        first_calls: When the first slow call of each stage was seen, which has a longer limit.
+        over_limit: It was stopped because a document took too long.
+        over_memory: It was stopped because it used too much memory.
+        innocent: It was stopped for a reason unrelated to its documents.
+        held: Its recent private memory.
+        call_began: When its current documents arrived.
+        held_before: Its memory at that time.
+        leaks: It already held most of the excess memory before these documents arrived.
     """
 
     process: WorkerProcess
@@ -66,8 +66,8 @@ class Jobs:
 
     Args:
         plan: Names the segments.
-        state: Whose queues they wait in.
-        folder: Where their documents lie.
+        state: Holds their queues.
+        folder: Shared folder with their documents.
     """
 
     def __init__(self, plan: ExecutionPlan, state: State, folder: SharedFolder) -> None:
@@ -128,14 +128,14 @@ class Jobs:
         """Return the tasks of a dead worker to the queue, and record the death for the one it was working on.
 
         Args:
-            worker: Who has died.
-            assigned: What it had.
-            status: What it said last.
-            words: Why it died.
+            worker: The dead worker.
+            assigned: Its assigned work.
+            status: Its last status.
+            words: Cause of death.
             innocent: Whether its death says nothing about the documents.
 
         Returns:
-            The error that ends the run, if one of the tasks is not worth another attempt.
+            The error that ends the run, if one of the tasks must not be retried.
         """
         segment = self._state.segments[worker.segment]
         hopeless = None

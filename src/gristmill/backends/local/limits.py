@@ -40,10 +40,10 @@ class WorkerLimits:
     """Time and memory limits of a worker.
 
     Attributes:
-        time_s: How long a document may take in a stage without a time limit of its own; None: any time.
-        memory: How much memory the run may have, at which a worker that takes it alone is stopped.
-        on_memory: What then happens to the documents in its hands: they are searched for the one that takes so much,
-            which is quarantined, or the run fails.
+        time_s: Maximum seconds per document in a stage without its own time limit; None for no limit.
+        memory: Memory limit of the run; a worker that reaches it alone is stopped.
+        on_memory: What then happens to its documents: the one that needs too much memory is found and quarantined, or
+            the run fails.
     """
 
     time_s: float | None
@@ -56,7 +56,7 @@ class TimeLimits:
 
     Args:
         segment: The stages.
-        default_s: The limit for those that have none and hold no model; None: no limit.
+        default_s: Limit of stages that have none and hold no model; None for no limit.
     """
 
     def __init__(self, segment: Segment, default_s: float | None) -> None:
@@ -108,8 +108,8 @@ def took_too_much(segment: Segment, status: WorkerStatus, limits: WorkerLimits, 
     if not alone or limits.on_memory == "quarantine":
         return f"{said} and was stopped; its documents are retried, in smaller pieces if needed."
     return WorkerError(
-        f"{said}. Give it less at once (batch_bytes of the reader), raise --memory-budget (memory_budget), or set "
-        "documents that take so much aside with on_memory='quarantine'. Run the same command again to resume.",
+        f"{said}. Use smaller batches (batch_bytes of the reader), raise --memory-budget (memory_budget), or "
+        "quarantine such documents with on_memory='quarantine'. Run the same command again to resume.",
         cause=OVER_MEMORY,
     )
 
@@ -119,7 +119,7 @@ class MemoryGuard:
 
     Args:
         workers: Returns the workers; called in the thread.
-        limit: Returns how much one may have for itself; called in the thread.
+        limit: Returns the maximum private memory of a worker; called in the thread.
     """
 
     def __init__(self, workers: Callable[[], Iterable[AssignedWork]], limit: Callable[[], int]) -> None:

@@ -130,8 +130,8 @@ class Link:
 
     Args:
         connection: The connection.
-        folder: Where large messages are left.
-        prefix: How the names of these begin.
+        folder: Folder for large messages.
+        prefix: Prefix of their file names.
     """
 
     def __init__(self, connection: Connection, folder: SharedFolder, prefix: str) -> None:
@@ -155,7 +155,7 @@ class Link:
 
         Raises:
             EOFError: The other end is gone.
-            OSError: What came is not a message: something else wrote to the connection.
+            OSError: The data is not a message: something else wrote to the connection.
         """
         # Both ends are processes that we started; nothing that comes from data is ever unpickled here.
         message = pickle.loads(self.connection.recv_bytes(LARGEST_MESSAGE))  # noqa: S301
@@ -180,10 +180,10 @@ class WorkerStatus(NamedTuple):
     """One consistent reading of a status page.
 
     Attributes:
-        task: The number of the group that is worked on; -1 for none.
+        task: Number of the current group; -1 for none.
         batch: Number of the call within the group; -1 for none.
-        stage: Index of the stage that runs; -1 for none.
-        lo: First row of the slice that is worked on.
+        stage: Index of the current stage; -1 for none.
+        lo: First row of the current slice.
         hi: One past its last row.
         started_ns: When this work began, on the monotonic clock, which all processes of a machine share; 0 for none.
     """

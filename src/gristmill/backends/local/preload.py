@@ -56,7 +56,7 @@ def load(names: Iterable[str]) -> None:
     Whatever is wrong with a package is not judged here: a worker that needs it will say so.
 
     Args:
-        names: Modules, or `module:name` for what a module loads when it is asked for.
+        names: Modules, or `module:name` for lazily loaded names.
     """
     for name in names:
         with contextlib.suppress(Exception):

@@ -144,11 +144,11 @@ class SharedFolder:
 
         Args:
             run_id: Letters, digits, `_`, `.`, `=` and `-`.
-            base: Where, instead of `/dev/shm` or the temporary folder.
-            worthwhile_bytes: With less than this free, `/dev/shm` is not used.
+            base: Parent folder, instead of `/dev/shm` or the temporary folder.
+            worthwhile_bytes: Minimum free space for `/dev/shm` to be used.
 
         Raises:
-            OutputError: No place can be written to.
+            OutputError: No location is writable.
         """
         if not _SEGMENT_NAME.fullmatch(run_id):
             raise UsageError(
@@ -199,7 +199,7 @@ class SharedFolder:
         """Write `table` under `name` (new in this folder) for others to map.
 
         Raises:
-            OutputError: Neither the memory nor the temporary folder has room.
+            OutputError: Neither shared memory nor the temporary folder has enough space.
         """
         segment = self._write(name, lambda path: _write_table(table, path), table.nbytes)
         if self._owner is not None:
@@ -210,7 +210,7 @@ class SharedFolder:
         """Write `data` under `name` (new in this folder) for one reader, who releases it; it is not counted.
 
         Raises:
-            OutputError: Neither the memory nor the temporary folder has room.
+            OutputError: Neither shared memory nor the temporary folder has enough space.
         """
         return self._write(name, lambda path: _write_bytes(data, path), len(data))
 
@@ -264,11 +264,11 @@ class SharedFolder:
         """Remove the segments whose name begins with `prefix`, for a writer that died before announcing them.
 
         Args:
-            prefix: How the names of the writer's segments begin.
-            keep: Paths that stay.
+            prefix: Prefix of the names of the writer's segments.
+            keep: Paths to keep.
 
         Returns:
-            How many there were.
+            The number of removed segments.
         """
         if not prefix:
             raise UsageError("An empty prefix would remove every segment; use `close` for that.")

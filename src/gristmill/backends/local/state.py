@@ -42,19 +42,18 @@ class Worker:
     """A worker as the scheduler sees it.
 
     Attributes:
-        assigned: Groups that it has been given and not finished, each as its number and the tasks in it; it works on
-            the first one.
-        owed: Results it has sent without having been told that there is room for more.
-        fresh: It has not been given anything yet.
-        alone: What it has was given to it while it was fresh, and nothing else.
-        due: It should be replaced as soon as it has nothing to do.
-        warm: It was started before there was anything to do, and its setup is not counted against the processors.
-        groups: How many groups it has finished.
-        held: What memory it has for itself between two groups.
-        taken: The most that it has had for itself.
-        first_held: What it held when its first group was done.
-        first_taken: The most that it had had then.
-        expected: The most that it is expected to take until all that it has been given is done.
+        assigned: Its unfinished groups, each as its number and its tasks; it works on the first one.
+        owed: Number of results it has sent without credit for more.
+        fresh: It has not received any work yet.
+        alone: Its only work was assigned while it was fresh.
+        due: It should be replaced as soon as it is idle.
+        warm: It was started before there was any work, and its setup does not count as CPU use.
+        groups: Number of groups it has finished.
+        held: Its private memory between two groups.
+        taken: Its peak private memory.
+        first_held: Its private memory after its first group.
+        first_taken: Its peak private memory at that time.
+        expected: Its expected peak until all of its assigned work is done.
     """
 
     number: int
@@ -96,7 +95,7 @@ class Worker:
 
 @dataclass(slots=True)
 class SegmentState:
-    """One segment: what waits before it and what it may have.
+    """One segment: its queues, and its limits.
 
     Attributes:
         queue: Tasks that wait for any worker.
@@ -104,9 +103,9 @@ class SegmentState:
         overlaps: Its workers begin the next group while they wait for the end of the current one.
         warm: A worker should be started before the first task arrives.
         node_ready: `setup_on_node` has been done, so that further workers may start.
-        pace_s: How long a group of tasks takes, lately; None before the first one is done.
-        worker_bytes: The most memory that a worker has taken for itself; None before the first task is done.
-        leak_bytes: By how much a worker needs more from one group to the next; None before a second one is done.
+        pace_s: Recent duration of a group of tasks; None before the first one is done.
+        worker_bytes: Peak private memory of a worker; None before the first task is done.
+        leak_bytes: Growth of a worker's memory from one group to the next; None before a second one is done.
     """
 
     index: int
@@ -170,15 +169,16 @@ class State:
     """Everything a scheduling decision depends on.
 
     Attributes:
-        source_left: Whether more root tasks can be had for the first segment.
-        cpus: Processors of the run.
-        overlap: How many processors more may be promised to short tasks, because the kernel keeps to those there are.
+        source_left: Whether there are more root tasks for the first segment.
+        cpus: Number of CPU cores of the run.
+        overlap: Number of additional cores that may be assigned to short tasks, because the kernel shares the real
+            ones.
         batch_mode: One segment at a time.
         memory: Measured bytes of all processes and of segments that no process maps.
-        budget: What `memory` must stay below.
-        expected: What the workers are expected to take at most until all that they have been given is done.
-        own: Measured bytes of the driver and of what all workers share with the process they are forked from.
-        free_gpus: The free share of every device.
+        budget: Limit of `memory`.
+        expected: Expected peak of the workers until all of their assigned work is done.
+        own: Measured bytes of the driver, and of the memory that workers share with the fork server.
+        free_gpus: Free share of every device.
         moved_at: When a GPU was last taken from one segment for another.
     """
 

@@ -30,10 +30,10 @@ class Share:
     """What the workers of one segment hold.
 
     Attributes:
-        cpus: Processors of one worker.
-        gpus: GPUs of one worker.
-        least: How many workers there are always; 0 for segments that run as tasks and hold nothing between them.
-        most: How many there can be.
+        cpus: CPU cores per worker.
+        gpus: GPUs per worker.
+        least: Minimum number of workers; 0 for segments that run as stateless tasks.
+        most: Maximum number of workers.
     """
 
     cpus: float
@@ -44,11 +44,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a segment asks for.
+    """The request of a segment.
 
     Attributes:
         segment: The segment.
-        stays: Whether its workers hold their processors all the time.
+        stays: Whether its workers hold their CPU cores all the time.
         workers: A fixed number of workers, or None.
     """
 
@@ -64,9 +64,9 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     worker is booked with a smaller share of the processors, in proportion. So nothing waits forever.
 
     Args:
-        demands: What the segments ask for.
-        nodes: The processors of each node.
-        gpus: The GPUs of all nodes.
+        demands: The requests of the segments.
+        nodes: CPU cores of each node.
+        gpus: Number of GPUs of all nodes.
 
     Example:
         >>> shares, note = fit([Demand(first, True), Demand(second, True)], [1.0], gpus=0)
@@ -148,8 +148,8 @@ class Request:
         name: The stages of the segment.
         cpus: Processors.
         gpus: GPUs, or a share of one.
-        others: What nodes offer by name, memory in bytes among it.
-        workers: How many there are at the least.
+        others: Custom resources by name, including memory in bytes.
+        workers: Minimum number of workers.
     """
 
     name: str
@@ -168,15 +168,15 @@ class Request:
 
 
 def check(requests: Sequence[Request], nodes: Sequence[Node], *, at_once: bool) -> None:
-    """Refuse a plan whose workers find no place.
+    """Reject a plan whose workers find no place.
 
     Args:
         requests: One for each segment.
-        nodes: Where work can go.
-        at_once: Whether the workers of all segments are there at the same time.
+        nodes: Nodes that can run work.
+        at_once: Whether the workers of all segments exist at the same time.
 
     Raises:
-        ResourcesError: No node can hold a worker, or the GPUs are not enough for all that must be there.
+        ResourcesError: No node can hold a worker, or there are not enough GPUs for all workers.
 
     Example:
         >>> check([Request("embed", 1.0, 2.0)], [Node("a", 8.0, 1.0)], at_once=True)

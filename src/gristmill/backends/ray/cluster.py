@@ -30,15 +30,15 @@ class ClusterConfig:
     """What is needed to reach a cluster, or to start one on this machine.
 
     Attributes:
-        address: The address of a running cluster; None: that of `RAY_ADDRESS`, and without one a cluster of its own.
-        num_cpus: Processors of a cluster started here; None: those there are.
-        num_gpus: GPUs of a cluster started here; None: those there are.
-        object_store_memory: Bytes of the object store of a cluster started here.
-        gpu_memory_gb: Memory of one GPU, to which `Resources(gpu_memory_gb=…)` relates; None: that of the smallest
-            device on the nodes.
+        address: Address of a running cluster; None uses `RAY_ADDRESS`, or starts a cluster if that is not set.
+        num_cpus: Number of CPU cores of a cluster started here; None for all.
+        num_gpus: Number of GPUs of a cluster started here; None for all.
+        object_store_memory: Size of the object store of a cluster started here, in bytes.
+        gpu_memory_gb: Memory of one GPU, used to convert `Resources(gpu_memory_gb=…)` into a share; None for that of
+            the smallest device on the nodes.
         runtime_env: The runtime environment of the workers.
-        log_to_driver: Show what workers print.
-        logging_interval: Seconds between progress lines where there is no terminal.
+        log_to_driver: Show the output of workers.
+        logging_interval: Seconds between progress lines if there is no terminal.
     """
 
     address: str | None = None
@@ -51,7 +51,7 @@ class ClusterConfig:
     logging_interval: float = 60.0
 
     def check_above_zero(self, owner: str, *names: str) -> None:
-        """Refuse settings that are zero or less.
+        """Reject settings that are zero or less.
 
         Raises:
             UsageError: One of them is.
@@ -94,11 +94,11 @@ class Cluster:
     """A cluster this process is connected to.
 
     Attributes:
-        nodes: Those that can be given work.
-        dashboard_url: Where Ray shows what it does, if it does.
+        nodes: Nodes that can run work.
+        dashboard_url: URL of Ray's dashboard, if there is one.
         connected_before: Whether the connection is the caller's own.
-        ignore_head_node: Whether the head is left out.
-        avoided: The id of the node that work is kept off; None: all are used.
+        ignore_head_node: Whether the head node is excluded.
+        avoided: Id of the node that gets no work; None if all are used.
     """
 
     nodes: tuple[Node, ...]
@@ -137,9 +137,9 @@ def connected(
     started here ends with it.
 
     Args:
-        config: Where the cluster is.
-        ignore_head_node: Leave the head node out.
-        environment: Variables for the processes of a cluster that is started here.
+        config: How to reach the cluster.
+        ignore_head_node: Exclude the head node.
+        environment: Environment variables for the processes of a cluster that is started here.
     """
     # Only errors of Ray's own loggers are shown: what went wrong is told by our own errors.
     for logger in map(logging.getLogger, _LOGGERS):
@@ -256,7 +256,7 @@ def _check_sendable(config: ClusterConfig) -> None:
         if name in (config.runtime_env or {}):
             raise UsageError(
                 f"runtime_env holds {name!r}, which Ray sends when a process connects, but this process is already "
-                "connected. Give it to your own ray.init(runtime_env=...), or let the executor connect.",
+                "connected. Pass it to your own ray.init(runtime_env=...), or let the executor connect.",
                 key=name,
             )
 

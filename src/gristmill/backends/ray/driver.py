@@ -61,9 +61,9 @@ class RayRun:
     """One run: the configuration of its workers, their reports, and the cluster.
 
     Attributes:
-        all_stay: Whether every segment keeps its workers, also those that hold nothing.
+        all_stay: Whether every segment keeps its workers, including stateless ones.
         grown_workers: The ids of actors whose memory has grown so much that they should be replaced.
-        sampler: Told what workers tell the coordinator about themselves.
+        sampler: Receives what workers report to the coordinator about themselves.
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class RayRun:
         """Allocate resources to each segment; notifies the user if a segment gets less than it requested.
 
         Args:
-            nodes: The processors of each node.
+            nodes: CPU cores of each node.
             one_stage_at_a_time: Whether each segment has the whole cluster to itself.
-            ray_options: Whether workers ask for what `ray_stage_spec` adds.
+            ray_options: Whether workers request the additions of `ray_stage_spec`.
 
         Raises:
-            ResourcesError: Some workers can never find a place.
+            ResourcesError: Some workers can never be placed.
         """
         demands = [Demand(item, self.stays(item), self.fixed_workers(item)) for item in self.plan.segments]
         groups = [[demand] for demand in demands] if one_stage_at_a_time else [demands]

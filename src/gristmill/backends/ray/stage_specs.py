@@ -1,4 +1,4 @@
-"""What stages say about their workers on Ray: dictionaries parsed into typed values, unknown keys refused."""
+"""Settings of stages for their workers on Ray: dictionaries parsed into typed values, with unknown keys rejected."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class RayStageSpec:
 
     Attributes:
         is_actor_stage: Keep workers between tasks, even if the stage sets nothing up.
-        is_fanout_stage: The stage returns several tasks for one; accepted, not needed.
-        is_raft_actor: Accepted for scripts that set it, as are the next two; not used.
+        is_fanout_stage: The stage returns several tasks for one; accepted, but not needed.
+        is_raft_actor: Accepted for compatibility, like `is_lsh_stage` and `is_shuffle_stage`; not used.
         max_calls_per_worker: Calls after which a worker that holds nothing is replaced.
-        min_workers: How many workers there are at least.
-        max_workers: How many there are at most.
-        initial_workers: How many there are at first.
+        min_workers: Minimum number of workers.
+        max_workers: Maximum number of workers.
+        initial_workers: Initial number of workers.
         ray_remote_args: More options for the Ray task or actor.
-        ray_num_cpus: What is booked per worker instead of the stage's CPUs.
+        ray_num_cpus: CPU cores to reserve per worker, instead of the stage's CPUs.
     """
 
     is_actor_stage: bool | None = None
@@ -51,15 +51,15 @@ class XennaStageSpec:
 
     Attributes:
         num_workers_per_node: A fixed number of workers on every node.
-        num_setup_attempts_python: How often `setup` is tried.
-        num_run_attempts_python: How often a call is tried; more than one is done by narrowing failures down instead.
+        num_setup_attempts_python: Maximum number of attempts of `setup`.
+        num_run_attempts_python: Number of attempts of a call; instead of retrying, failures are narrowed down.
         ignore_failures: Quarantine documents on which the stage raises.
         reset_workers_on_failure: Accepted; a worker whose stage raised holds no half-done state here.
-        slots_per_actor: Tasks that a worker has at once, the next one being fetched while it works.
-        worker_max_lifetime_m: Minutes after which a worker is replaced; 0: never.
-        worker_restart_interval_m: Minutes that pass at least between two replacements; None: one.
-        max_setup_failure_percentage: The share of workers whose setup may fail.
-        over_provision_factor: How much faster the stage shall be than its measured speed.
+        slots_per_actor: Number of tasks that a worker has at once; the next one is fetched while it works.
+        worker_max_lifetime_m: Minutes after which a worker is replaced; 0 for never.
+        worker_restart_interval_m: Minimum minutes between two replacements; None for one.
+        max_setup_failure_percentage: Fraction of workers whose setup may fail.
+        over_provision_factor: Target speed of the stage relative to its measured speed.
     """
 
     num_workers_per_node: float | None = None
@@ -92,7 +92,7 @@ def segment_spec(segment: Segment) -> SegmentSpec:
     """The settings of all stages of `segment`; where several say something, the largest or the first one counts.
 
     Raises:
-        UnknownNameError: A key is not known.
+        UnknownNameError: A key is unknown.
         UsageError: A value has the wrong type.
     """
     return SegmentSpec(

@@ -27,15 +27,15 @@ class WorkerUsage:
 
     Attributes:
         worker: Its name.
-        number: Its number, -1 where it holds nothing and has none.
-        segment: The number of its segment.
-        memory: Bytes that it holds with the processes it has started; 0 where it has not measured.
-        idle_s: How long it had nothing to do.
-        blocked_s: How long it waited for a result to be taken.
-        starting_s: How long its setup took; 0 when that was told before.
-        taken: Tasks in the group.
+        number: Its number; -1 if it is stateless and has none.
+        segment: Number of its segment.
+        memory: Its memory in bytes, including child processes; 0 if not measured.
+        idle_s: Seconds without work.
+        blocked_s: Seconds spent waiting for a result to be taken.
+        starting_s: Seconds of its setup; 0 if reported before.
+        taken: Number of tasks in the group.
         taken_bytes: Their size.
-        given: Tasks for the next segment.
+        given: Number of tasks for the next segment.
         given_bytes: Their size.
     """
 
@@ -67,9 +67,9 @@ class Sampler:
 
     Args:
         events: The events of the run; listened to, to notice workers that end.
-        segments: How many segments its plan has.
-        partitions: How many tasks its first segment has to do.
-        queues: Returns tasks and bytes that wait before each segment, where reports come too late to tell.
+        segments: Number of segments of its plan.
+        partitions: Number of tasks of its first segment.
+        queues: Returns the tasks and bytes queued before each segment, if reports arrive too late.
     """
 
     def __init__(

@@ -40,18 +40,18 @@ _SMALL = 1024
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What a worker needs to know to start.
+    """The configuration of a worker.
 
     Attributes:
-        run: The run, told apart from others.
+        run: Id of the run.
         code: The segment and the settings of the run, pickled.
-        index: The number of the segment.
+        index: Number of the segment.
         last: Whether its results are the results of the run.
-        whole_partitions: Whether it takes partitions from reading to commit.
+        whole_partitions: Whether it processes partitions from reading to commit.
         coordinator: The coordinator of the run.
-        lifetime_s: The age at which the worker makes room for a new one; None: never.
-        max_growth_bytes: By how much its memory may grow after its first task; None: without a limit.
-        holds_gpu: Whether it is given a GPU, or a share of one; else it sees none either.
+        lifetime_s: Age at which the worker is replaced; None for never.
+        max_growth_bytes: Maximum growth of its memory after its first task; None for no limit.
+        holds_gpu: Whether it gets a GPU or a share of one; otherwise all GPUs are hidden.
     """
 
     run: str
@@ -71,9 +71,9 @@ class WorkerReport:
 
     Attributes:
         ends: Ends of tasks.
-        events: What was done.
+        events: Events of the work done.
         error: The error that ends the run.
-        usage: What workers needed and waited for.
+        usage: Resource use and waiting times of workers.
     """
 
     ends: list[tuple[TaskEnd, PackedTask | None]] = field(default_factory=list)
@@ -140,7 +140,7 @@ class SegmentWorker:
         """Set the node and the stages up; an error is kept and reported with the first task.
 
         Args:
-            gpus: The ids of the GPUs that the worker was given.
+            gpus: Ids of the GPUs assigned to the worker.
         """
         if self.failure is not None:
             return
@@ -225,8 +225,8 @@ class SegmentWorker:
 
         Args:
             tasks: The tasks.
-            careful: An earlier attempt has killed its worker: take one task at a time, and report every step.
-            attempt: Which attempt at these tasks this is.
+            careful: An earlier attempt killed its worker: process one task at a time, and report every step.
+            attempt: Number of the attempt at these tasks.
         """
         if self.failure is not None:
             yield WorkerReport(error=self.failure)

@@ -27,7 +27,7 @@ class BackgroundIterator(Generic[T]):
 
     Args:
         source: Opens the iterator; called in the other thread, and closed there.
-        ahead: How many items may wait to be taken.
+        ahead: Maximum number of items read ahead.
     """
 
     def __init__(self, source: Callable[[], Iterator[T]], *, ahead: int) -> None:

@@ -40,13 +40,14 @@ _PARTITIONS_PER_CPU = 20
 
 @dataclass(frozen=True)
 class RayDataConfig(clusters.ClusterConfig):
-    """What `RayDataExecutor(config={…})` takes, besides the settings of `ClusterConfig`.
+    """The settings of `RayDataExecutor(config={…})`, in addition to those of `ClusterConfig`.
 
     Attributes:
         ignore_failures: Quarantine documents on which a stage raises.
-        max_workers_per_stage: The most workers that a segment gets; None: the maximum that fits.
-        batches_per_call: How many batches travel in one Ray task; None: up to eight, fewer for small inputs.
-        worker_max_lifetime_m: Minutes after which workers are replaced; None: only those that hold models; 0: none.
+        max_workers_per_stage: Maximum number of workers per segment; None for the maximum that fits.
+        batches_per_call: Number of batches per Ray task; None for up to eight, fewer for small inputs.
+        worker_max_lifetime_m: Minutes after which workers are replaced; None replaces only those that hold models, 0
+            none.
     """
 
     ignore_failures: bool = False
@@ -63,8 +64,8 @@ class RayDataConfig(clusters.ClusterConfig):
 class RayDataExecutor(BaseExecutor):
     """Runs pipelines on a Ray cluster with Ray Data.
 
-    Uses the cluster this process is connected to, else the one at `RAY_ADDRESS`, else starts one on this machine for
-    the time of the run.
+    Uses the cluster this process is connected to, otherwise the one at `RAY_ADDRESS`, or starts one on this machine for
+    the duration of the run.
 
     Args:
         config: The settings of `RayDataConfig`; an unknown key is an error.
@@ -120,7 +121,7 @@ class RayDataExecutor(BaseExecutor):
         """Allocate resources to each segment.
 
         Raises:
-            ResourcesError: Some workers can never find a place.
+            ResourcesError: Some workers can never be placed.
         """
         nodes = [node.cpus for node in run.cluster.nodes]
         shares = run.shares(nodes, one_stage_at_a_time=self.one_stage_at_a_time)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from gristmill.backends.base import BaseExecutor, Capacity, parse_config
 from gristmill.backends.plan import ExecutionPlan
@@ -18,19 +19,23 @@ from gristmill.execution.driver import Work
 _CLUSTER_VARIABLES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 """Xenna assigns GPUs itself; a cluster on which Ray would do so must be started with this."""
 
+_WORKERS_LOG = "debug,*cosmos_xenna*=off"
+"""What workers write to loguru's default sink: all that users log, nothing of Xenna's own."""
+
 
 @dataclass(frozen=True)
 class XennaConfig(clusters.ClusterConfig):
-    """What `XennaExecutor(config={…})` takes, besides the settings of `ClusterConfig`.
+    """The settings of `XennaExecutor(config={…})`, in addition to those of `ClusterConfig`.
 
     Attributes:
         execution_mode: `streaming` keeps all stages active at once; `batch` runs one stage at a time over all data.
-        cpu_allocation_percentage: The share of each node's processors to use, as a fraction.
-        autoscale_interval_s: Seconds between two decisions about how many workers each stage gets.
+        cpu_allocation_percentage: Fraction of each node's CPU cores to use.
+        autoscale_interval_s: Seconds between two decisions about the number of workers per stage.
         ignore_failures: Quarantine documents on which a stage raises.
         max_workers_per_stage: Maximum number of workers per stage; None lets Xenna choose.
-        worker_max_lifetime_m: Minutes after which workers are replaced; None: only those that hold models; 0: none.
-        worker_restart_interval_m: Minutes that pass at least between two replacements in a stage.
+        worker_max_lifetime_m: Minutes after which workers are replaced; None replaces only those that hold models, 0
+            none.
+        worker_restart_interval_m: Minimum minutes between two replacements in a stage.
     """
 
     execution_mode: Literal["streaming", "batch"] = "streaming"
@@ -80,8 +85,9 @@ class XennaExecutor(BaseExecutor):
         return clusters.capacity(self.settings, ignore_head_node=self.ignore_head_node)
 
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
-        os.environ.setdefault("PYTHON_LOG", "off")
-        from gristmill.backends.xenna.pipeline import XennaRun
+        os.environ.setdefault("PYTHON_LOG", _WORKERS_LOG)
+        with _sinks_kept():
+            from gristmill.backends.xenna.pipeline import XennaRun
 
         with (
             clusters.connected(
@@ -97,7 +103,7 @@ class XennaExecutor(BaseExecutor):
         """Reject settings that Xenna would silently ignore.
 
         Raises:
-            UsageError: A runtime environment holds something that it cannot give to its workers.
+            UsageError: A runtime environment holds something that Xenna cannot pass to its workers.
         """
         given = [(segment.runtime_env or {}, f"{segment.name}: runtime_env") for segment in plan.segments]
         if connected_before:
@@ -107,6 +113,21 @@ class XennaExecutor(BaseExecutor):
                 if name not in ("conda", "env_vars"):
                     raise UsageError(
                         f"{where} holds {name!r}, which Xenna cannot pass to workers: it supports conda and env_vars. "
-                        "Give it to your own ray.init(runtime_env=...), or use executor='ray_data'.",
+                        "Pass it to your own ray.init(runtime_env=...), or use executor='ray_data'.",
                         key=name,
                     )
+
+
+@contextlib.contextmanager
+def _sinks_kept() -> Iterator[None]:
+    """For the import of Xenna, which replaces all sinks of loguru in this process: users keep theirs."""
+    from loguru import logger
+
+    sinks = cast("Any", logger)
+    sinks.add = sinks.remove = lambda *args, **kwargs: 0
+    try:
+        yield
+    finally:
+        del sinks.add, sinks.remove
+    if os.environ["PYTHON_LOG"] == _WORKERS_LOG:
+        logger.disable("cosmos_xenna")

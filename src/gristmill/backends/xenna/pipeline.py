@@ -148,7 +148,7 @@ class XennaRun:
         """What the workers of each segment get on the cluster as it is now.
 
         Raises:
-            PlanningError: Some workers can never find a place.
+            PlanningError: Some workers can never be placed.
         """
         settings, nodes = self._settings, self._run.cluster.nodes
         cpus = [float(settings.usable_cpus(node)) for node in nodes]
@@ -251,11 +251,11 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
     """A segment as a stage of Xenna, whose samples are tasks.
 
     Attributes:
-        spec: What the workers need to know.
+        spec: The configuration of the workers.
         reports: The queue for reports to the driver.
-        share: What one worker holds.
+        share: Resources of one worker.
         batch_size: Tasks per call.
-        setup_attempts: How often `setup` is tried.
+        setup_attempts: Maximum number of attempts of `setup`.
         careful: A worker of an earlier pipeline has died; see `SegmentWorker.run`.
         environment: The runtime environment of the segment.
     """

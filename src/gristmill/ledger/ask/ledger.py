@@ -50,7 +50,7 @@ class Ledger:
 
     Args:
         path: The output of the run.
-        storage_options: Handed to fsspec for URLs.
+        storage_options: File system options for URLs.
         record_path: Where the record of the run is, if not beside the output.
 
     Raises:

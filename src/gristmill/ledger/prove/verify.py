@@ -108,7 +108,7 @@ def verify(
 
     Args:
         output: The output of a run.
-        storage_options: Handed to fsspec for URLs.
+        storage_options: File system options for URLs.
         record_path: Where the record of the run is, if not beside the output.
 
     Raises:

@@ -93,7 +93,7 @@ class RunFolder:
 
     Args:
         path: A local path or a URL.
-        storage_options: Handed to fsspec for URLs.
+        storage_options: File system options for URLs.
         record_path: Where the record is, if not beside the output.
 
     Attributes:

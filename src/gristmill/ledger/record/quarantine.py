@@ -110,7 +110,7 @@ def read_quarantine(
         output: The output of a run.
         cause: Only records quarantined for this cause.
         stage: Only records that this stage could not process.
-        storage_options: Handed to fsspec for URLs.
+        storage_options: File system options for URLs.
         record_path: Where the record of the run is, if not beside the output.
     """
     from gristmill.ledger.record.manifest import Manifest

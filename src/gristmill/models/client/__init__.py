@@ -1,4 +1,4 @@
-"""Clients of language models: what a stage asks, and how it reaches a server that speaks OpenAI's protocol."""
+"""Clients of language models: the interface for stages, and access to servers that speak OpenAI's protocol."""
 
 from __future__ import annotations
 

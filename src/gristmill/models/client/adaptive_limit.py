@@ -1,6 +1,6 @@
 """Limits the number of concurrent requests: the configured maximum, fewer while the server is overloaded.
 
-Additive increase and multiplicative decrease, as TCP does it (Chiu and Jain, "Analysis of the Increase and Decrease
+Additive increase and multiplicative decrease, as in TCP (Chiu and Jain, "Analysis of the Increase and Decrease
 Algorithms for Congestion Avoidance in Computer Networks", 1989).
 """
 
@@ -12,21 +12,21 @@ from collections import deque
 from collections.abc import Callable
 
 _SLOW = 4.0
-"""Answers that take this many times longer than in the best stretch so far mean that the server is overloaded."""
+"""Responses that take this many times longer than in the best period so far mean that the server is overloaded."""
 _CUT, _SLOW_CUT, _GROWTH = 0.5, 0.8, 0.1
 LONGEST_PAUSE_S = 900.0
-"""The longest pause that a server can ask for."""
+"""Maximum pause that a server can request."""
 
 
 class AdaptiveLimit:
-    """Admits requests up to a limit that follows the server.
+    """Admits requests up to a limit that adapts to the server.
 
-    A 429, a 503 or a time-out halves the limit, once for all requests that were under way at that moment; a
-    `Retry-After` also holds back every request until then. Answers that take much longer than before lower the limit
-    by a fifth. Each answer raises it again, by a tenth per round of answers.
+    A 429, a 503 or a time-out halves the limit, once for all requests in flight at that moment; a `Retry-After` also
+    delays all requests until then. Responses that take much longer than before lower the limit by a fifth. Each
+    response raises it again, by a tenth per round of responses.
 
     Args:
-        most: The limit while nothing speaks against it.
+        most: The limit while the server is not overloaded.
         clock: Returns the time in seconds.
 
     Example:
@@ -49,11 +49,11 @@ class AdaptiveLimit:
 
     @property
     def current(self) -> int:
-        """How many requests may be under way now."""
+        """The current maximum number of concurrent requests."""
         return max(1, int(self._limit))
 
     async def enter(self) -> None:
-        """Wait for admission; every call is followed by one of `leave`."""
+        """Wait for admission; every call must be followed by a call of `leave`."""
         while True:
             pause = self._paused_until - self.clock()
             if pause > 0:
@@ -84,7 +84,7 @@ class AdaptiveLimit:
                 free -= 1
 
     def note_overload(self, begun: float, retry_after_s: float | None = None) -> None:
-        """The server turned away or timed out a request that began at `begun`."""
+        """The server rejected a request that began at `begun`, or the request timed out."""
         now = self.clock()
         self.overloads += 1
         if retry_after_s is not None:

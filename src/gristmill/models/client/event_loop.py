@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for code that is not asynchronous or runs where another loop does."""
+"""An event loop in its own thread, for code that is not asynchronous or runs inside another loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; when the caller is interrupted, `work` is cancelled."""
+        """The result of `work`; if the caller is interrupted, `work` is cancelled."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -35,7 +35,7 @@ class BackgroundLoop:
             raise
 
     def close(self) -> None:
-        """End the thread; the loop cannot be used afterwards."""
+        """Stop the thread; the loop cannot be used afterwards."""
         if not self._loop.is_closed():
             self.run(_cancelled_others())
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -44,7 +44,7 @@ class BackgroundLoop:
 
 
 async def _cancelled_others() -> None:
-    """Cancel what is left in the loop, so that other threads do not wait for it forever."""
+    """Cancel remaining work in the loop, so that other threads do not wait for it forever."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -1,7 +1,7 @@
-"""HTTP/1.1 as far as questions to a model server need it: POST over connections that are kept open.
+"""A minimal HTTP/1.1 client for model servers: POST over persistent connections.
 
-The next request leaves in the same step of the event loop in which an answer has arrived, so a place at the server is
-hardly ever vacant. A general HTTP client takes three times the processor time per request.
+The next request is sent in the same step of the event loop in which a response arrives, so the server is hardly ever
+idle. A general HTTP client takes three times the CPU time per request.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from urllib.parse import SplitResult, unquote, urlsplit
 _CONNECT_S = 30.0
 _MAX_HEAD_BYTES = 2**16
 _MAX_ERROR_BYTES = 2**16
-"""Of an answer that is an error, what lies behind is not read."""
+"""The rest of an error response is not read."""
 _NO_BODY = frozenset({204, 304})
 
 
 class ConnectFailedError(OSError):
-    """No connection to the server, or to the proxy in front of it."""
+    """No connection to the server or its proxy."""
 
 
 class ExchangeError(ConnectionError):
-    """The connection ended before the response was complete, or what came is not HTTP."""
+    """The connection ended before the response was complete, or the response is not HTTP."""
 
 
 class TooLargeError(Exception):
@@ -36,7 +36,7 @@ class TooLargeError(Exception):
 
 
 class Response(NamedTuple):
-    """A complete response; the names of headers are in lower case."""
+    """A complete response; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -44,14 +44,14 @@ class Response(NamedTuple):
 
 
 class HttpPool:
-    """Connections to one server that are kept for further requests; belongs to the event loop that first uses it.
+    """A pool of persistent connections to one server; belongs to the event loop that first uses it.
 
-    A proxy is used where HTTP_PROXY, HTTPS_PROXY and NO_PROXY say so.
+    Uses a proxy according to HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
 
     Args:
-        base_url: What every path is appended to.
+        base_url: Prefix of every path.
         headers: Sent with every request.
-        timeout_s: How long a request may take, with connecting and reading.
+        timeout_s: Timeout of a request in seconds, including connecting and reading.
 
     Example:
         >>> pool = HttpPool("http://localhost:8000/v1", {"Content-Type": "application/json"}, timeout_s=60)
@@ -80,17 +80,17 @@ class HttpPool:
 
     @property
     def idle(self) -> int:
-        """How many open connections wait for a request."""
+        """The number of idle connections."""
         return len(self._free)
 
     async def post(self, path: str, body: bytes, *, max_bytes: int) -> Response:
         """Send a request and read the response.
 
         Raises:
-            ConnectFailedError: There is no connection.
+            ConnectFailedError: No connection could be established.
             ExchangeError: The response is incomplete.
-            TooLargeError: The body has more than `max_bytes`; that of an error is cut instead.
-            TimeoutError: There was no complete response in time.
+            TooLargeError: The body has more than `max_bytes`; the body of an error is truncated instead.
+            TimeoutError: The response was not complete in time.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
@@ -112,13 +112,13 @@ class HttpPool:
         return response
 
     async def close(self) -> None:
-        """Close the connections that wait; others close when their request ends."""
+        """Close idle connections; others close when their request ends."""
         while self._free:
             self._free.pop().abort()
         await asyncio.sleep(0)  # the event loop closes the sockets in its next step
 
     def _taken(self) -> _Exchange | None:
-        """The connection that was used last, of those that are still open."""
+        """The most recently used connection that is still open."""
         while self._free:
             exchange = self._free.pop()
             if exchange.is_open:
@@ -165,7 +165,7 @@ class HttpPool:
 
 
 class _Exchange(asyncio.Protocol):
-    """One connection, on which one request is under way at a time."""
+    """One connection, which handles one request at a time."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -175,7 +175,7 @@ class _Exchange(asyncio.Protocol):
         self._buffer = bytearray()
 
     async def ask(self, request: bytes, max_bytes: int, *, is_tunnel: bool = False) -> Response:
-        """Send a request; the response when it is complete."""
+        """Send a request; returns the complete response."""
         self._waiter = asyncio.get_running_loop().create_future()
         self._max_bytes, self._is_tunnel = max_bytes, is_tunnel
         self._status = 0
@@ -190,7 +190,7 @@ class _Exchange(asyncio.Protocol):
         return await self._waiter
 
     def fail(self, error: BaseException) -> None:
-        """End the request under way with this error."""
+        """End the current request with this error."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
@@ -288,7 +288,7 @@ class _Exchange(asyncio.Protocol):
             self._keeps = False
 
     def _read_chunks(self) -> bool:
-        """Take in the chunks that are complete; whether the last one is among them."""
+        """Read all complete chunks; returns whether the last one is among them."""
         assert self._body is not None
         while True:
             end = self._buffer.find(b"\r\n")
@@ -332,7 +332,7 @@ class _Exchange(asyncio.Protocol):
 
 
 def _decoded(body: bytes, encoding: str, most: int) -> bytes:
-    """The body of a server that compresses although it was asked not to."""
+    """The body from a server that compresses although it was asked not to."""
     if encoding == "identity":
         return body
     if encoding not in ("gzip", "x-gzip", "deflate"):
@@ -347,7 +347,7 @@ def _decoded(body: bytes, encoding: str, most: int) -> bytes:
 
 
 def _proxy_for(url: SplitResult) -> SplitResult | None:
-    """The proxy that the environment names for this URL."""
+    """The proxy for this URL, from the environment."""
     named = urllib.request.getproxies_environment().get(url.scheme)
     if not named or urllib.request.proxy_bypass_environment(url.netloc):  # type: ignore[attr-defined]
         return None

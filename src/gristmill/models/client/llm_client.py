@@ -1,4 +1,4 @@
-"""The contract of a client: what it is asked, what it answers, and how often it tries."""
+"""The interface of a client: requests, responses and retries."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from gristmill.models.client.adaptive_limit import AdaptiveLimit
 Message = Mapping[str, Any]
 Messages = Sequence[Message]
 LONGEST_DELAY_S = 60.0
-"""The longest pause between two attempts, unless the server asks for a longer one."""
+"""Maximum pause between two attempts, unless the server requests a longer one."""
 
 
 @dataclass
 class GenerationConfig:
-    """How a model generates: the sampling parameters of a request.
+    """The sampling parameters of a request.
 
     Args:
-        max_tokens: The largest number of tokens to generate.
-        n: How many answers to generate.
+        max_tokens: Maximum number of tokens to generate.
+        n: Number of answers to generate.
         seed: Makes sampling repeatable on servers that support it; None leaves it to the server.
         stop: Text, or a list of texts, at which generation stops.
         stream: Receive the answer piece by piece instead of at its end.
-        temperature: 0 always takes the most probable token.
+        temperature: Sampling temperature; 0 always selects the most probable token.
         top_k: Sample only from the most probable tokens; not every server supports it.
         top_p: Sample only from the most probable tokens that together have this probability.
-        extra_kwargs: Further fields of the request, passed on as they are.
+        extra_kwargs: Additional fields of the request, passed on unchanged.
 
     Example:
         >>> GenerationConfig(max_tokens=16, temperature=0.7).top_p
@@ -52,7 +52,7 @@ class GenerationConfig:
 
     @classmethod
     def of(cls, given: GenerationConfig | Mapping[str, Any] | None) -> GenerationConfig:
-        """A configuration from what a caller passed: one, its fields as a mapping, or None for the defaults.
+        """Convert an argument to a configuration: one, its fields as a mapping, or None for the defaults.
 
         Raises:
             UsageError: A key is unknown.
@@ -77,11 +77,11 @@ class Answer:
     """What a model answered to one request.
 
     Attributes:
-        texts: One text per answer that was asked for; None where the model returned no text.
-        model: The model that answered, as the server names it.
-        prompt_tokens: Tokens of the request; None if the client does not know.
-        completion_tokens: Tokens that were generated; None if the client does not know.
-        finish_reasons: Why each text ended: `stop`, `length`, or whatever the server says.
+        texts: One text per requested answer; None if the model returned no text.
+        model: Name of the model that answered, as reported by the server.
+        prompt_tokens: Number of tokens in the request; None if unknown.
+        completion_tokens: Number of generated tokens; None if unknown.
+        finish_reasons: Why each text ended: `stop`, `length`, or another reason reported by the server.
     """
 
     texts: tuple[str | None, ...]
@@ -100,11 +100,11 @@ class ConversationFormatter(ABC):
 
 
 class LLMClient(ABC):
-    """A client that blocks until the answer is there."""
+    """A client that blocks until the answer arrives."""
 
     @abstractmethod
     def setup(self) -> None:
-        """Prepare the client in the process that uses it; called before the first question."""
+        """Prepare the client in the process that uses it; called before the first request."""
 
     @abstractmethod
     def query_model(
@@ -115,25 +115,24 @@ class LLMClient(ABC):
         conversation_formatter: ConversationFormatter | None = None,
         generation_config: GenerationConfig | Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """The answers to one conversation: as many texts as `generation_config.n` asks for."""
+        """The answers to one conversation: `generation_config.n` texts."""
 
 
 class AsyncLLMClient:
-    """A client that works on many questions at once.
+    """A client that handles many requests at once.
 
-    A subclass implements `_answer_impl`, one attempt at one question. (Clients written for NeMo Curator implement
-    `_query_model_impl`, which returns only the texts.) Everything else is done here: at most
-    `max_concurrent_requests` at once, fewer while the server is overloaded, and further attempts after failures that
-    may pass.
+    A subclass implements `_answer_impl`, one attempt at one request. (Clients written for NeMo Curator implement
+    `_query_model_impl`, which returns only the texts.) Everything else is done here: at most `max_concurrent_requests`
+    at once, fewer while the server is overloaded, and retries after transient failures.
 
     Args:
-        max_concurrent_requests: How many questions may be under way at once.
-        max_retries: How often a failed request is tried again. While a server only says that it is busy (429 or 503),
-            attempts are not counted and `patience_s` applies.
-        base_delay: Seconds before the first retry; doubled for each further one, and varied at random.
+        max_concurrent_requests: Maximum number of concurrent requests.
+        max_retries: Maximum number of retries per request. While the server merely reports that it is busy (429 or
+            503), attempts are not counted and `patience_s` applies.
+        base_delay: Delay in seconds before the first retry; doubled for each further one, with random jitter.
 
     Attributes:
-        patience_s: How long a single question may wait for a server that says it is busy.
+        patience_s: Maximum time in seconds that a single request waits for a busy server.
 
     Example:
         >>> class Echo(AsyncLLMClient):
@@ -147,9 +146,9 @@ class AsyncLLMClient:
 
     def __init__(self, max_concurrent_requests: int = 5, max_retries: int = 3, base_delay: float = 1.0) -> None:
         if max_concurrent_requests < 1:
-            raise UsageError(f"max_concurrent_requests={max_concurrent_requests!r}: pass at least 1.")
+            raise UsageError(f"max_concurrent_requests={max_concurrent_requests!r}: must be at least 1.")
         if max_retries < 0:
-            raise UsageError(f"max_retries={max_retries!r}: pass 0 for no retries, or a positive number.")
+            raise UsageError(f"max_retries={max_retries!r}: must be 0 (no retries) or a positive number.")
         self.max_concurrent_requests = max_concurrent_requests
         self.max_retries = max_retries
         self.base_delay = base_delay
@@ -158,17 +157,17 @@ class AsyncLLMClient:
     # --- for subclasses ---
 
     def setup(self) -> None:
-        """Prepare the client in the process that uses it, before the first question: load a model, read a key."""
+        """Prepare the client in the process that uses it, before the first request: load a model, read a key."""
 
     async def close(self) -> None:
-        """Release connections; called in the event loop in which questions were asked, after the last one."""
+        """Release connections; called after the last request, in the event loop of the requests."""
 
     def content_digest(self) -> str | None:
-        """A digest of local files that decide the answers; None for a model on a server."""
+        """A digest of local files that affect the answers; None for a model on a server."""
         return None
 
     def check_environment(self) -> None:
-        """Refuse, before a run starts, what would fail in every worker: a missing package or key. Loads nothing."""
+        """Called before a run starts: raise if a package or key is missing. Loads nothing."""
 
     async def _answer_impl(
         self,
@@ -178,10 +177,10 @@ class AsyncLLMClient:
         conversation_formatter: ConversationFormatter | None,
         generation_config: GenerationConfig,
     ) -> Answer:
-        """One attempt at one question.
+        """One attempt at one request.
 
         Raises:
-            LLMRequestError: There is no answer; `can_be_retried` says whether another attempt may succeed.
+            LLMRequestError: The attempt failed; `can_be_retried` says whether another one may succeed.
         """
         texts = await self._query_model_impl(
             messages=messages,
@@ -199,14 +198,14 @@ class AsyncLLMClient:
         conversation_formatter: ConversationFormatter | None = None,
         generation_config: GenerationConfig | Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """As `_answer_impl`, with nothing but the texts."""
+        """Like `_answer_impl`, but returns only the texts."""
         raise NotImplementedError(f"{type(self).__name__} implements neither _answer_impl nor _query_model_impl.")
 
     # --- for callers ---
 
     @property
     def limit(self) -> AdaptiveLimit:
-        """How many questions may be under way at this moment."""
+        """The current maximum number of concurrent requests."""
         if self._limits is None:
             self._limits = AdaptiveLimit(self.max_concurrent_requests)
         return self._limits
@@ -219,10 +218,10 @@ class AsyncLLMClient:
         conversation_formatter: ConversationFormatter | None = None,
         generation_config: GenerationConfig | Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """The answers to one conversation: as many texts as `generation_config.n` asks for.
+        """The answers to one conversation: `generation_config.n` texts.
 
         Raises:
-            LLMRequestError: The server refused the request, or every attempt failed.
+            LLMRequestError: The server rejected the request, or every attempt failed.
         """
         answer = await self.answer(
             messages=list(messages),
@@ -240,10 +239,10 @@ class AsyncLLMClient:
         conversation_formatter: ConversationFormatter | None = None,
         generation_config: GenerationConfig | Mapping[str, Any] | None = None,
     ) -> Answer:
-        """As `query_model`, with tokens and the reasons why texts ended.
+        """Like `query_model`, with token counts and finish reasons.
 
         Raises:
-            LLMRequestError: The server refused the request, or every attempt failed.
+            LLMRequestError: The server rejected the request, or every attempt failed.
         """
         config = GenerationConfig.of(generation_config)
         limit, attempt, busy_s = self.limit, 0, 0.0
@@ -280,7 +279,7 @@ class AsyncLLMClient:
             await asyncio.sleep(delay)
 
     def _delay(self, attempt: int, asked_s: float | None) -> float:
-        """Seconds before the next attempt; at random, so that requests which failed together do not return together."""
+        """Seconds before the next attempt, with jitter: requests that failed together are not retried together."""
         delay = min(self.base_delay * 2.0**attempt, LONGEST_DELAY_S) * random.uniform(0.5, 1.0)  # noqa: S311
         return delay if asked_s is None else asked_s + delay * 0.1
 

@@ -1,4 +1,4 @@
-"""Clients of servers that speak OpenAI's protocol: vLLM, TGI, SGLang, llama.cpp, `transformers serve`, paid ones."""
+"""Clients of servers that speak OpenAI's protocol: vLLM, TGI, SGLang, llama.cpp, `transformers serve` and others."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _HOPELESS = {
 }
 _SHOWN = 500
 MAX_ANSWER_BYTES = 32 * 2**20
-"""Larger responses are refused, so that a faulty server cannot fill the memory."""
+"""Larger responses are rejected, so that a faulty server cannot exhaust memory."""
 
 
 class _Connection:
-    """Where a server is and how to log in; shows neither the key nor headers."""
+    """The address of a server and its credentials; shows neither the key nor headers."""
 
     def __init__(self, who: str, options: Mapping[str, Any]) -> None:
         for key in options:
@@ -54,11 +54,11 @@ class _Connection:
                 )
         timeout = options.get("timeout", 600.0)
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
-            raise UsageError(f"{who}(timeout={timeout!r}): pass a positive number of seconds.")
+            raise UsageError(f"{who}(timeout={timeout!r}): must be a positive number of seconds.")
         self.timeout = float(timeout)
         self.base_url = str(options.get("base_url") or os.environ.get(_URL_VARIABLE) or _DEFAULT_URL).rstrip("/")
         if not self.base_url.startswith(("http://", "https://")):
-            raise UsageError(f"{who}(base_url={self.base_url!r}): pass a URL that begins with http:// or https://.")
+            raise UsageError(f"{who}(base_url={self.base_url!r}): must be a URL that begins with http:// or https://.")
         if "@" in urlsplit(self.base_url).netloc:
             raise UsageError(
                 f"{who}(base_url=…) contains a user name or a password. Remove them from the URL, and pass the "
@@ -72,7 +72,7 @@ class _Connection:
                 self._headers[header] = str(options[option])
 
     def key(self) -> str | None:
-        """The key: the one given, the value of the variable named, or that of OPENAI_API_KEY if it is set.
+        """The key: as passed, from the named environment variable, or from OPENAI_API_KEY if set.
 
         Raises:
             UsageError: The named variable is not set.
@@ -110,15 +110,15 @@ class _Connection:
 
 
 class AsyncOpenAIClient(AsyncLLMClient):
-    """Asks a server that speaks OpenAI's chat protocol, many questions at once over a pool of connections.
+    """Client of a server that speaks OpenAI's chat protocol; sends concurrent requests over a pool of connections.
 
     Args:
-        max_concurrent_requests: How many requests may be under way at once.
-        max_retries: How often a request that failed is tried again.
-        base_delay: Seconds before the first retry; doubled for each further one.
-        **kwargs: `base_url` (default: the variable OPENAI_BASE_URL, else OpenAI's own server), `api_key_env` (the name
-            of the environment variable with the key), `api_key` (the key itself, for scripts that have it; prefer
-            `api_key_env`), `timeout` in seconds for one attempt, `default_headers`, `organization`, `project`.
+        max_concurrent_requests: Maximum number of concurrent requests.
+        max_retries: Maximum number of retries per request.
+        base_delay: Delay in seconds before the first retry; doubled for each further one.
+        **kwargs: `base_url` (defaults to the environment variable OPENAI_BASE_URL, otherwise OpenAI's own server),
+            `api_key_env` (the environment variable that holds the key), `api_key` (the key itself; prefer
+            `api_key_env`), `timeout` of one attempt in seconds, `default_headers`, `organization`, `project`.
 
     Example:
         >>> client = AsyncOpenAIClient(64, base_url="http://localhost:8000/v1", api_key_env="MY_KEY")
@@ -135,11 +135,11 @@ class AsyncOpenAIClient(AsyncLLMClient):
         self._pool_loop: asyncio.AbstractEventLoop | None = None
 
     def check_environment(self) -> None:
-        """Refuse to start without the key."""
+        """Raise if the key is missing."""
         self._connection.key()
 
     def setup(self) -> None:
-        """Check the key; connections are opened when they are needed."""
+        """Check the key; connections are opened on demand."""
         self.check_environment()
 
     async def close(self) -> None:
@@ -185,8 +185,8 @@ class AsyncOpenAIClient(AsyncLLMClient):
             ) from error
         except ConnectFailedError as error:
             raise LLMServerError(
-                f"Cannot reach the model server at {self._connection.base_url}: {error}. Start it, or correct the URL; "
-                "then run again to resume.",
+                f"Cannot reach the model server at {self._connection.base_url}: {error}. Start it, or correct the "
+                "URL; then run the same command again to resume.",
                 can_be_retried=True,
                 url=self._connection.base_url,
             ) from error
@@ -231,7 +231,7 @@ class AsyncOpenAIClient(AsyncLLMClient):
 
 
 class OpenAIClient(LLMClient):
-    """Asks a server that speaks OpenAI's chat protocol, one question at a time.
+    """Client of a server that speaks OpenAI's chat protocol; sends one request at a time.
 
     Args:
         **kwargs: The options of `AsyncOpenAIClient`, and `max_retries`.
@@ -289,9 +289,9 @@ class OpenAIClient(LLMClient):
 
 
 def request_body(messages: Messages, model: str, config: GenerationConfig) -> dict[str, Any]:
-    """The fields of a request; those that are None or the protocol's default are left to the server.
+    """The fields of a request; None and defaults of the protocol are omitted.
 
-    None in `extra_kwargs` removes a field, such as `stream_options` for a server that does not know it.
+    None in `extra_kwargs` removes a field, such as `stream_options` for a server that does not support it.
     """
     body: dict[str, Any] = {"model": model, "messages": list(messages)}
     for name in ("max_tokens", "seed", "stop", "temperature", "top_k", "top_p"):
@@ -306,7 +306,7 @@ def request_body(messages: Messages, model: str, config: GenerationConfig) -> di
 
 
 def retry_after_s(value: str | None, *, now: float | None = None) -> float | None:
-    """The seconds that a `Retry-After` header asks for, as a number or as a date; None if it cannot be read.
+    """The delay in seconds of a `Retry-After` header, which is a number or a date; None if it cannot be parsed.
 
     Example:
         >>> retry_after_s("2.5")

@@ -1,12 +1,12 @@
 """Samples what this process is doing and counts the stacks.
 
-Two clocks do it. The kernel interrupts the process (SIGPROF) for every 10 ms of processor time; Python looks at the
-signal as soon as it can, which is at once in Python code, and at the end of a call in compiled code: what was running
-gets the sample either way. A thread looks every 40 ms whether the sampled thread is asleep, and counts what it waits
-in. The thread alone would not do: it must wait for the interpreter, which it gets mostly when compiled code or a wait
-releases it, and so overlooks Python code in between. Where the signal cannot be had, it is better than nothing.
+There are two clocks. The kernel interrupts the process (SIGPROF) for every 10 ms of CPU time; Python handles the signal
+as soon as it can, which is at once in Python code, and at the end of a call in compiled code: the running function gets
+the sample either way. A thread checks every 40 ms whether the sampled thread is asleep, and counts what it waits for.
+The thread alone would not suffice: it must wait for the interpreter, which it gets mostly when compiled code or a wait
+releases it, and so it misses Python code in between. If the signal is not available, it is better than nothing.
 
-Every sample counts as long as it is since the one before, so that the seconds add up to the time of the process.
+Every sample is weighted by the time since the previous one, so that the seconds add up to the time of the process.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ INTERVAL_S = 0.01
 WAIT_INTERVAL_S = 0.04
 """Time between two checks for waiting code."""
 _SWITCH_S = 0.0005
-"""How long the thread waits for the interpreter before it asks, where it samples alone."""
+"""How long the thread waits for the interpreter before requesting it, if it samples alone."""
 _FIRST_WRITE_S = 0.25
 _WRITE_SHARE = 0.005
 """Maximum share of its time that a process spends on saving its samples for the driver."""
 _NUMBA_RETURN = "_numba_unpickle"
-"""What numba calls at the end of kernels that return arrays; a signal that came in the kernel is seen there."""
+"""Called by numba at the end of kernels that return arrays; signals that arrive in the kernel are handled there."""
 _DEEPEST = 200
 _MOST_STACKS = 20_000
 """Maximum number of stacks (recursion creates many); of further ones only the innermost frame is kept."""
@@ -119,9 +119,9 @@ class Sampler:
     def snapshot(self) -> dict[str, Any]:
         """The samples so far, as plain values.
 
-        Frames are file, name and line. A stack is the stage, whether it is of another thread than the one that
-        entered, its frames from the innermost on, its seconds, those on a processor, and how often it was seen. Other
-        threads have no seconds but those on a processor.
+        Frames are file, name and line. A stack is the stage, whether it belongs to another thread than the entering
+        one, its frames starting with the innermost, its seconds, its CPU seconds, and its number of samples. Other
+        threads have only CPU seconds.
         """
         return {
             "process": self.name,
@@ -146,7 +146,7 @@ class Sampler:
                 self._counting.release()
 
     def _run(self) -> None:
-        """The thread that looks at what waits."""
+        """The thread that samples waiting code."""
         own = threading.get_ident()
         while not self._over.acquire(timeout=WAIT_INTERVAL_S if self._by_signal else INTERVAL_S):
             with self._counting:
@@ -165,7 +165,7 @@ class Sampler:
                     self._write()
 
     def _pass(self) -> float:
-        """Let the time since the last look belong to the next sample; how much of it was on a processor."""
+        """Assign the time since the last sample to the next one; returns its CPU time."""
         now, spent = time.perf_counter(), self._spent(self._main)
         self._owed += now - self._last
         self._worked += spent
@@ -176,7 +176,7 @@ class Sampler:
         return spent
 
     def _sample(self, frame: FrameType | None) -> None:
-        """Count what is at work; what is left of a wait before it belongs to the wait."""
+        """Count the running code; the rest of a wait before it is assigned to the wait."""
         self._pass()
         if self._waited_in is not None:
             rest = max(0.0, self._owed - self._worked - self._queued)
@@ -187,13 +187,13 @@ class Sampler:
         self._owed = self._worked = self._queued = 0.0
 
     def _wait(self, frame: FrameType | None) -> None:
-        """Count what is waited in; time on a processor belongs to what comes next."""
+        """Count the waiting code; CPU time is assigned to the next sample."""
         waited = max(0.0, self._owed - self._worked - self._queued)
         self._waited_in = self._count(0, frame, waited, 0.0)
         self._owed -= waited
 
     def _delay(self) -> float:
-        """How long the sampled thread has waited for a processor, since it began; 0 where the system does not say."""
+        """Total time that the sampled thread has waited for a processor; 0 if the system does not report it."""
         try:
             return 0.0 if self._schedule < 0 else int(os.pread(self._schedule, 64, 0).split()[1]) / 1e9
         except (OSError, ValueError, IndexError):
@@ -284,10 +284,10 @@ class Sampler:
 
 
 def _processor_s(native: int) -> float | None:
-    """How long a thread was on a processor; None where it is gone or the system does not say.
+    """CPU time of a thread; None if it has ended or the system does not report it.
 
-    By the number that Linux has for the clock of a thread, since asking the thread library about a thread that has
-    just ended is not safe.
+    Uses Linux's number for the clock of a thread, since it is not safe to query the thread library about a thread that
+    has just ended.
     """
     if sys.platform != "linux":
         return None

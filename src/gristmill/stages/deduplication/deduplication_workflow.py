@@ -1,4 +1,4 @@
-"""What the deduplication workflows share: input, output, and a run as several pipelines with files between them."""
+"""Base class of the deduplication workflows: input, output, and a run as several pipelines with files between them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DeduplicationWorkflow(WorkflowBase):
     """Prefix of the steps' folders, if they are beside those of others."""
 
     without_effect: tuple[str, ...] = ()
-    """The options that are accepted for other engines; a run reports if one is set."""
+    """Options that are accepted for other engines; a run warns if one is set."""
 
     # The options that the kinds share. Each kind declares them as fields in the order of its own signature.
     input_path: str | Sequence[str] | None
@@ -132,7 +132,7 @@ class DeduplicationWorkflow(WorkflowBase):
         """Estimate what a run will need (documents, disk, memory and time) from a sample of the input.
 
         Raises:
-            OutputError: A disk does not have enough room.
+            OutputError: A disk does not have enough free space.
             PlanningError: There is not enough memory.
         """
         engine = as_executor(executor)
@@ -451,7 +451,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_named_columns(workflow: DeduplicationWorkflow, source: DocumentSource) -> list[str]:
-    """Refuse missing columns and non-numeric scores, as far as the first documents show.
+    """Reject missing columns and non-numeric scores, as far as the first documents show.
 
     Returns:
         Notes about optional columns that were not seen.
@@ -490,7 +490,7 @@ def check_named_columns(workflow: DeduplicationWorkflow, source: DocumentSource)
 
 
 def check_compared_columns(workflow: DeduplicationWorkflow, against: DocumentSource) -> None:
-    """Refuse documents to compare with that lack the compared column.
+    """Reject documents to compare with that lack the compared column.
 
     Raises:
         MissingColumnError: No sampled document has the column.

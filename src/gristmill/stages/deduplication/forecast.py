@@ -55,7 +55,7 @@ class FreeSpace:
 
     @classmethod
     def of(cls, path: str) -> FreeSpace:
-        """The place at `path`, which need not exist yet."""
+        """The disk of `path`, which need not exist yet."""
         if not is_local(path):
             return cls(path)
         folder = os.path.abspath(local_path(path))
@@ -93,7 +93,7 @@ class Forecast:
     notes: list[str] = field(default_factory=list)
 
     def check(self, steps: FreeSpace, output: FreeSpace, memory_limit: int | None) -> None:
-        """Refuse a run that cannot fit.
+        """Reject a run that does not fit on disk or in memory.
 
         Args:
             steps: Folder of the intermediate files.
@@ -101,7 +101,7 @@ class Forecast:
             memory_limit: Maximum memory that may be used; None if unknown.
 
         Raises:
-            OutputError: A disk has less room than needed.
+            OutputError: A disk has less free space than needed.
             PlanningError: There is less memory than needed.
         """
         same = steps.device == output.device

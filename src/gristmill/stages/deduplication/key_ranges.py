@@ -100,7 +100,7 @@ class KeyRanges(SourceStage):
 
 
 class RangeReader(ReaderStage):
-    """Reads a range of keys and turns it into what a subclass defines in `rows_from`.
+    """Reads a range of keys and converts it with `rows_from` of a subclass.
 
     Attributes:
         runs: Set by the source on its own copy.
@@ -135,5 +135,5 @@ class RangeReader(ReaderStage):
                 done += table.num_rows
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
-        """The tables to hand on for the keys `low` <= key < `high`."""
+        """The tables to pass on for the keys `low` <= key < `high`."""
         yield self.runs.read(low, high)

@@ -97,7 +97,7 @@ class PipelineSteps:
         self._begin_last(documents, stages[places[-1] + 1 :])
 
     def finish(self, *, keep: bool) -> None:
-        """Remove the results of the steps, or keep them beside the output; called when the run is done."""
+        """Remove the intermediate results, or keep them beside the output; called when the run is done."""
         if keep:
             self._folder.remove(self._folder.join(CHOICE))
         else:
@@ -197,14 +197,15 @@ class PipelineSteps:
         self._folder.write(place, choice)
 
     def _check_room(self, searches: int) -> None:
-        """Warn if the intermediate files may not fit."""
+        """Warn if the intermediate files may not fit on the disk."""
         size = self.run.work.input_bytes
         place = FreeSpace.of(self._root)
         needed = int(size * (1 + searches * (1 + _SEARCH_SHARE)))
         if place.free is not None and needed > place.free:
             message = (
                 f"Intermediate files and output may take up to {format_size(needed)}, but the disk of {self._root} "
-                f"has {format_size(place.free)} free. If it fills up, make room and run the same command again."
+                f"has {format_size(place.free)} free. If it fills up, free some space and run the same command again "
+                "to resume."
             )
             self.run.work.events.emit(Notice(message, level="warning"))
 

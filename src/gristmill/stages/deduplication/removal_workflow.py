@@ -321,7 +321,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         return DocumentSource(paths, filetype, *cut, extensions, self._reading or None), False, False
 
     def _generator(self) -> dict[str, Any] | None:
-        """How positions became ids; None if there is no record, and own ids are used."""
+        """The record of assigned ids; None if there is none and documents have their own ids."""
         list_path = self.ids_to_remove_path.rstrip("/")
         folder = f"{list_path.rpartition('/')[0]}/" if "/" in list_path else ""
         places = [f"{folder}{name}_id_generator.json" for name in ("exact", "fuzzy", "semantic")]

@@ -1,7 +1,7 @@
 """Files between steps: Arrow tables sorted by an unsigned key, of which a later step reads only its key range.
 
-A step that partitions by hash need not know how many buckets the next one will use: every partition writes its rows
-sorted, and a bucket is the same key range of all files. Local files are memory-mapped.
+A step that partitions by hash need not know the next one's number of buckets: every partition writes its rows sorted,
+and a bucket is the same key range of all files. Local files are memory-mapped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RunFiles:
 
     @property
     def size(self) -> int:
-        """Their bytes together."""
+        """Total size in bytes."""
         return sum(file.size for file in self.files)
 
     @property
@@ -231,8 +231,8 @@ class SortedRunWriter(SinkStage):
     Args:
         path: The folder of the step.
         storage_options: File system options for URLs.
-        run_bytes: Bytes that a partition collects before they are sorted and written as a file. Later steps find the
-            same in any number of files, so it is not part of the plan and may change when a run resumes.
+        run_bytes: Bytes that a partition collects before they are sorted and written as a file. Later steps do not
+            depend on the number of files, so it is not part of the plan and may change when a run resumes.
     """
 
     name = "sorted_runs"

@@ -116,9 +116,9 @@ def find_filetype(
         )
     if others:
         raise UsageError(
-            f"{others[0]} is neither JSONL nor Parquet by its name (these end with {', '.join(wanted)}). Web pages "
-            "and other documents must be converted to records with a text first; if the file does hold such records, "
-            "use --input-filetype (input_filetype='jsonl' or 'parquet').",
+            f"{others[0]} is neither JSONL nor Parquet by its name (these end with {', '.join(wanted)}). Convert web "
+            "pages and other documents to records with a text first; if the file does hold such records, use "
+            "--input-filetype (input_filetype='jsonl' or 'parquet').",
             paths=others,
         )
     kinds = {"parquet" if ".parquet" in file.path.rsplit("/", 1)[-1].lower() else "jsonl" for file in files}
@@ -164,13 +164,13 @@ def input_differences(partitions: Sequence[Partition], step: RunFolder, *, compl
 
 
 def first_named(differences: Sequence[str]) -> str:
-    """The first few of some differences, and how many more there are."""
+    """The first few differences, and the number of others."""
     more = f" and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
     return ", ".join(differences[:_NAMED]) + more
 
 
 def check_disjoint(partitions: Sequence[Partition], kept: Sequence[Partition]) -> None:
-    """Refuse to compare documents with themselves: all of them would be removed.
+    """Reject comparing documents with themselves: all of them would be removed.
 
     Raises:
         UsageError: A file is on both sides.

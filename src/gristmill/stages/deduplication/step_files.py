@@ -35,7 +35,7 @@ def _files_of(folder: RunFolder, entry: ManifestEntry, filetype: str) -> Partiti
 
 
 class StepFiles(SourceStage):
-    """The partitions of a finished step; they are those of the input, whatever remains of them.
+    """The partitions of a finished step: those of the input, even if no documents remain.
 
     Args:
         path: The folder of the step.
@@ -70,7 +70,7 @@ class StepFiles(SourceStage):
         return Manifest(step_folder(self.path, self.storage_options)).ordered()
 
     def _files(self) -> list[Partition]:
-        """What there is to read, without the partitions of which nothing remains."""
+        """The files to read, without those of empty partitions."""
         folder = step_folder(self.path, self.storage_options)
         return [_files_of(folder, entry, self.format) for entry in self._entries() if entry.files]
 

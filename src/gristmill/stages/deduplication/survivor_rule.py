@@ -78,10 +78,10 @@ class SurvivorRule:
         return () if self.score_field is None or self.always else (self.score_field,)
 
     def check(self, batch: DocumentBatch) -> None:
-        """Refuse a score column without numbers, or a date column without a date.
+        """Reject a score column without numbers, or a date column without a date.
 
         Raises:
-            UsageError: The column has none.
+            UsageError: The column has no such values.
         """
         if self.survivor == "best" and self.score_field is not None:
             numbers_of(batch, self.score_field)
@@ -134,7 +134,7 @@ def numbers_of(batch: DocumentBatch, field: str) -> Floats:
     """The values of a column as numbers, NaN if missing; texts that are written as numbers count as numbers.
 
     Raises:
-        UsageError: They are something else.
+        UsageError: They are not numbers.
     """
     if not batch.columns.has(field):
         return np.full(batch.num_items, np.nan)

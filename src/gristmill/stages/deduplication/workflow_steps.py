@@ -35,7 +35,7 @@ Stage = ProcessingStage[Any, Any]
 
 
 AGAINST = "against"
-"""Prefix of the steps and partitions of documents that are only compared with."""
+"""Prefix of the steps and partitions of documents that are only compared against."""
 
 
 class Steps:
@@ -57,14 +57,14 @@ class Steps:
         self.options = dict(options)
         self.partitions: list[Partition] = source.partitions()
         self.against = workflow._against_source()
-        """The documents that are only compared with and not changed."""
+        """The documents that are only compared against and not changed."""
         kept = [] if self.against is None else self.against.partitions()
         before = [f"{AGAINST}:{partition.id}" for partition in kept] or workflow._known_partitions(self.partitions)
         self.first_partition = len(before)
         self.partition_ids = [*before, *(partition.id for partition in self.partitions)]
         self.result = WorkflowRunResult(workflow.name)
         self.root = step_folder(workflow._steps_path, workflow.storage_options)
-        """The folder that holds those of all steps."""
+        """The folder that holds the folders of all steps."""
         self.done: dict[str, str] = {}
         """The folders of the steps that this run has completed."""
 
@@ -92,7 +92,7 @@ class Steps:
         self.check_begun()
 
     def check_begun(self) -> None:
-        """Refuse to continue with an input that changed after the first step read it, as far as it has read."""
+        """Refuse to continue if the part of the input that the first step read has changed."""
         first = (self.workflow.first_step, *self.workflow.earlier_steps)
         first += tuple(f"{AGAINST}_{step}" for step in first)
         names = {self.path(step).rpartition("/")[2] for step in first}
@@ -107,7 +107,7 @@ class Steps:
         return [name.split("/", 1)[0] for name in files if name.endswith(f"/{RECORD_FOLDER}/plan.json")]
 
     def check_apart(self) -> None:
-        """Refuse an output that overlaps with the input, before anything is written there."""
+        """Reject an output that overlaps with the input, before anything is written there."""
         output = self.workflow.folder
         check_apart(output, self.partitions, self.source.searched_folders())
         if self.against is not None:
@@ -120,7 +120,7 @@ class Steps:
             check_single(output, self.workflow._writer(self.source).extension, self.partitions)
 
     def check_input(self) -> None:
-        """Refuse to continue with an input that changed after the first step read it."""
+        """Refuse to continue if the input changed after the first step read it."""
         check_unchanged(self.source.partitions(), self.folder(self.workflow.first_step), complete=True)
 
     def run_on_documents(
@@ -132,7 +132,7 @@ class Steps:
         kind: type[SortedRunWriter] = SortedRunWriter,
         **options: Any,
     ) -> RunFiles:
-        """Run a step that reads documents, also on those to compare with. Returns the output of both, the latter first.
+        """Run a step on the documents, and on those to compare with. Returns the output of both, the latter first.
 
         The documents to compare with come first in source order and are always preferred.
         """
@@ -179,7 +179,7 @@ class Steps:
         folder.write(place, choice)
 
     def run(self, step: str, stages: Sequence[Stage], *, output: RunFolder | None = None, **options: Any) -> RunResult:
-        """Run one pipeline, and keep its tasks and its time."""
+        """Run one pipeline, and record its tasks and its time."""
         begun = time.monotonic()
         id_field = self.workflow.id_field or "id"
         # A document quarantined in one step only would be kept without having been compared.

@@ -1,6 +1,6 @@
 """Where shards begin and end: exact cuts by documents, bytes or tokens, in memory that does not grow with the data.
 
-Two passes over keys and weights: sums in bins of keys, then the documents of just those bins in which a cut falls.
+Two passes over keys and weights: sums in bins of keys, then only the documents of bins that contain a cut.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def cut_keys(
     Args:
         weights: Keys and weights of all documents.
         targets: Stratum to target weights, in ascending order.
-        nearest: Count half of a document as before it, so that the weight before a cut is as near to the target as
+        nearest: Count half of a document as before it, so that the weight before a cut is as close to the target as
             whole documents allow.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Random keys: the position of a document depends on a seed and its origin, never on who processed it or when.
+"""Random keys: the position of a document depends on a seed and its origin, never on which worker processed it or when.
 
 A key is a stratum (16 bits: split and length class) above 48 random bits, so that files sorted by key hold one stratum
 after another, each in random order.

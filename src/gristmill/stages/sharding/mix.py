@@ -38,7 +38,7 @@ _COLUMNS = {"tokens": "tokens", "bytes": "size", "documents": "documents"}
 
 @dataclass(eq=False, repr=False)
 class MixWorkflow(ShardingWorkflow):
-    """Samples every source according to a mixture, and writes the result shuffled into shards.
+    """Samples every source according to a mixture, and writes the shuffled result as shards.
 
     The sources are measured first, so that the plan states the exact result before any document is written. The
     selection depends on the seed and the origin of documents: it is the same for any number of workers. The amounts are
@@ -46,7 +46,7 @@ class MixWorkflow(ShardingWorkflow):
 
     Args:
         output_path: Output folder for the shards.
-        mixture: The sources and how much to take of each.
+        mixture: The sources and the amount to take of each.
 
     All other arguments are those of `ShuffleWorkflow`.
 
@@ -193,7 +193,7 @@ class MixWorkflow(ShardingWorkflow):
         return [TierSize() if one is None else TierSize(one.documents, one.weight) for one in found]
 
     def _cut(self, index: RunFiles, planned: SourcePlan, sizes: list[TierSize]) -> None:
-        """Find the keys up to which documents are taken, and compute the exact result."""
+        """Find the keys below which documents are taken, and compute the exact result."""
         targets = {tier: [sizes[tier].amount * (epochs % 1)] for tier, epochs in enumerate(planned.epochs)}
         wanted = sum(size.amount * epochs for size, epochs in zip(sizes, planned.epochs, strict=True))
         self._cut_at(index, planned, targets)
@@ -222,7 +222,7 @@ class MixWorkflow(ShardingWorkflow):
         planned.amount = got[self.mixed.unit]
 
     def _check_ids(self, run: ShardingRun, indexes: list[RunFiles], plan: MixPlan) -> None:
-        """Refuse sources that share documents, unless allowed.
+        """Reject sources that share documents, unless allowed.
 
         Raises:
             PlanningError: Sources share ids.

@@ -1,4 +1,4 @@
-"""Computes how much to take of every source, from sizes and requests. Pure arithmetic; nothing is read here."""
+"""Computes the amount to take of every source, from sizes and requests. Pure arithmetic; nothing is read here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gristmill.stages.sharding.mixture import MixSource, Mixture
 
 @dataclass(frozen=True)
 class TierSize:
-    """What a tier of a source holds.
+    """The size of a tier of a source.
 
     Attributes:
         documents: Number of documents.
@@ -27,7 +27,7 @@ class TierSize:
 
 @dataclass
 class SourcePlan:
-    """What is taken of a source.
+    """The planned amount of a source.
 
     Attributes:
         name: The source.
@@ -38,7 +38,7 @@ class SourcePlan:
         amount: Amount in the result, once known exactly.
         bytes: Number of bytes in the result.
         tokens: Number of tokens in the result, if counted.
-        cuts: For every tier, how often each document is taken, and the key below which it is taken once more.
+        cuts: For every tier, the number of times each document is taken, and the key below which it is taken once more.
     """
 
     name: str
@@ -63,7 +63,7 @@ class MixPlan:
 
     Attributes:
         unit: The unit of amounts.
-        sources: What is taken of each source.
+        sources: The planned amount of each source.
         notes: Noteworthy facts: repetitions, shortfalls, approximations.
     """
 
@@ -127,7 +127,7 @@ def allocate(mixture: Mixture, sizes: Mapping[str, Sequence[TierSize]]) -> MixPl
 
     Args:
         mixture: The requested mixture.
-        sizes: What each tier of each source holds; a source without tiers has one.
+        sizes: Size of each tier of each source; a source without tiers has one.
 
     Raises:
         PlanningError: A source is empty, or the budget is used up by fixed amounts.

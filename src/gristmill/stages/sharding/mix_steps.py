@@ -132,7 +132,7 @@ class CapAmounts(DocumentStage):
 
 
 class CapCuts(RangeReader):
-    """Lists the key from which on documents of a value exceed the cap, for every value that does.
+    """Lists, for every value that exceeds the cap, the key from which its documents do.
 
     Args:
         amount: Maximum amount per value.
@@ -198,7 +198,7 @@ class Caps:
 
 
 class MixIndex(DocumentStage):
-    """Turns documents into what planning needs: hash of the id, key, bytes and tokens."""
+    """Turns documents into the input of planning: hash of the id, key, bytes and tokens."""
 
     notes_changes = True
     name = "mix_index"
@@ -235,7 +235,7 @@ class MixSelection(ProcessingStage[DocumentBatch, DocumentBatch]):
     Args:
         draw: Tiers and keys.
         caps: The values that exceed the cap.
-        cuts: For every tier, how often each document is taken, and the key below which it is taken once more.
+        cuts: For every tier, the number of times each document is taken, and the key below which it is taken once more.
     """
 
     notes_changes = True
@@ -270,7 +270,7 @@ def _eligible(task: DocumentBatch, draw: Draw, caps: Caps) -> DocumentBatch:
 
 
 def copies_of(keys: Keys, cuts: Sequence[tuple[int, int]]) -> Integers:
-    """How often each document is taken."""
+    """The number of times each document is taken."""
     tiers = (keys >> np.uint64(RANDOM_BITS)).astype(np.int64)
     whole = np.array([count for count, _ in cuts], np.int64)
     limits = np.array([min(cut, (1 << 64) - 1) for _, cut in cuts], np.uint64)

@@ -1,4 +1,4 @@
-"""The definition of a mixture: sources, how much of each, quality tiers and caps."""
+"""The definition of a mixture: sources and their amounts, quality tiers and caps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_TIERS = 1 << 10
 
 @dataclass(frozen=True)
 class Tier:
-    """Documents with at least this quality, and how often they are taken relative to other tiers.
+    """Documents with at least this quality, and how often each is taken.
 
     Attributes:
         min: Minimum value of the tier's column; None matches all other documents, including those without a value.
@@ -45,7 +45,7 @@ class Cap:
 
 @dataclass(frozen=True)
 class MixSource:
-    """One source of a mixture. Exactly one of weight, epochs and budget sets how much of it is taken.
+    """One source of a mixture. Set exactly one of weight, epochs and budget.
 
     Attributes:
         path: A file, folder, glob or URL, or a list of these.
@@ -79,7 +79,7 @@ class MixSource:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Sources and how much of each.
+    """Sources and the amount to take of each.
 
     Attributes:
         sources: The sources by name.
@@ -115,14 +115,14 @@ def parse_amount(value: int | str, name: str) -> int:
     """A number of tokens, bytes or documents: 5000000, "5M" or "1.5B" (10**9), "2GB".
 
     Raises:
-        UsageError: It is not a number from 1.
+        UsageError: It is not a number of at least 1.
     """
     text = str(value).strip()
     if text[-1:].upper() == "B" and text[:-1].strip().replace(".", "", 1).isdigit():
         text = f"{text[:-1].strip()}G"
     number = parse_size(value if isinstance(value, int) else text, name=name)
     if number < 1:
-        raise UsageError(f"{name}={value!r}: must be a number from 1, such as 5000000 or '5M'.")
+        raise UsageError(f"{name}={value!r}: must be a number of at least 1, such as 5000000 or '5M'.")
     return number
 
 
@@ -183,7 +183,7 @@ def _source_problems(source: MixSource, mixture: Mixture) -> list[str]:
     if len(source.tiers) > MAX_TIERS:
         problems.append(f"there are {len(source.tiers)} tiers; at most {MAX_TIERS} are possible.")
     if source.cap is not None and (not source.cap.field or not _is_number(source.cap.amount) or source.cap.amount < 1):
-        problems.append("cap needs a field and an amount from 1.")
+        problems.append("cap needs a field and an amount of at least 1.")
     return problems
 
 

@@ -79,10 +79,10 @@ class Sampler(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class ReservoirSampler(Sampler):
-    """Keeps exactly `count` randomly drawn documents, or all of them if there are no more.
+    """Keeps exactly `count` randomly drawn documents, or all of them if there are fewer.
 
-    The result of reservoir sampling (Vitter, "Random Sampling with a Reservoir", 1985) without its single pass: the
-    documents with the lowest random keys.
+    Equivalent to reservoir sampling (Vitter, "Random Sampling with a Reservoir", 1985), but not in a single pass: keeps
+    the documents with the lowest random keys.
 
     Args:
         count: Number of documents to keep.
@@ -144,7 +144,7 @@ class StratifiedSampler(Sampler):
 
 def _checked_count(stage: str, count: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise UsageError(f"{stage}(count={count!r}): must be a whole number from 1.")
+        raise UsageError(f"{stage}(count={count!r}): must be a whole number, at least 1.")
     return count
 
 
@@ -261,7 +261,7 @@ class SampleSelection(ProcessingStage[DocumentBatch, DocumentBatch]):
         self._strata = strata
         self._cuts = cuts
         self.removals = xxhash.xxh3_128_hexdigest(strata.tobytes() + cuts.tobytes())
-        """What the sample consists of: an output never mixes two."""
+        """A digest of the sample: an output never mixes two samples."""
 
     def inputs(self) -> Spec:
         return ["data"], [] if self.strata_field is None else [self.strata_field]

@@ -1,7 +1,7 @@
 """The first step of a shuffle: every partition writes its documents sorted by a random key.
 
 A run file is an Arrow file: key, origin, size and tokens of each document, then the document: the bytes of its JSONL
-record, or its columns where Parquet goes to Parquet. Any later step maps just the key range it needs.
+record, or its columns if both input and output are Parquet. Later steps map only the key range they need.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ScatterWriter(SortedRunWriter):
 
 
 class Room:
-    """Memory for the documents of one run after the other; taking it ends the use of what was in it before."""
+    """Memory that is reused for the documents of each run; `take` invalidates its previous contents."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
@@ -145,20 +145,20 @@ class ScatterPart:
         self._done: list[WrittenFile] = []
 
     def append(self, payload: Scattered, /, *, rows: int | None = None) -> None:
-        """Take the documents of one batch."""
+        """Add the documents of one batch."""
         if self._bytes and self._bytes + payload.nbytes > self._run_bytes:
             self._flush()
         self._held.append(payload)
         self._bytes += payload.nbytes
 
     def close(self) -> list[WrittenFile]:
-        """Write the rest, and return what was written."""
+        """Write the remaining documents, and return all written files."""
         if self._held:
             self._flush()
         return self._done
 
     def abort(self) -> None:
-        """Discard what is not written."""
+        """Discard documents that are not written yet."""
         self._held = []
 
     def _flush(self) -> None:
@@ -265,7 +265,7 @@ def _whole_numbers(batch: DocumentBatch, column: str | None) -> npt.NDArray[np.i
     """The token counts of a batch; zeros if not requested.
 
     Raises:
-        UsageError: A document has no count, or one that is not a number from 0.
+        UsageError: A document has no count, or one that is not a non-negative number.
     """
     if column is None:
         return np.zeros(batch.num_items, np.int64)

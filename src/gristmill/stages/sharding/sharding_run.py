@@ -63,7 +63,7 @@ _STEP = re.compile(r"(scatter|sizes|values|caps)-\d{3}")
 
 @dataclass
 class Source:
-    """One input: its location, its name, and what is done with it before it is scattered."""
+    """One input: its location, its name, and how it is processed before it is scattered."""
 
     number: int
     name: str
@@ -209,7 +209,7 @@ class ShardingRun:
 
     @property
     def as_records(self) -> bool:
-        """Whether documents are scattered as JSONL records; columns are kept where Parquet goes to Parquet."""
+        """Whether documents are scattered as JSONL records, unless both input and output are Parquet."""
         return self.filetype == "jsonl" or any(source.documents.filetype == "jsonl" for source in self.sources)
 
     def _scatter(self, source: Source) -> RunFiles:
@@ -347,7 +347,7 @@ class ShardingRun:
         return totals if self.workflow.fractions else {}
 
     def clean(self) -> None:
-        """Remove the intermediate files: the shards hold everything that was in them."""
+        """Remove the intermediate files: the shards hold all of their contents."""
         if not self.workflow.keep_steps:
             self._remove_steps()
 

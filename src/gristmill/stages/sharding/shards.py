@@ -29,7 +29,7 @@ from gristmill.tasks.file_group import FileGroupTask
 PIECE_BYTES = 24 << 20
 """Amount of a shard that is sorted at once."""
 _MAPPED = 500
-"""Number of run files that a reader keeps mapped: each uses one file descriptor."""
+"""Number of run files that a reader keeps mapped; each uses a file descriptor."""
 
 Range = tuple[int, int]
 
@@ -59,7 +59,7 @@ class Shard:
 def plan_shards(
     runs: Sequence[RunFiles], *, splits: Sequence[str], unit: str, size: int | None, bytes_per_piece: int = PIECE_BYTES
 ) -> list[Shard]:
-    """The shards for the documents: of equal size, as few as possible while each stays within about `size`.
+    """The shards for the documents: of equal size, as few as possible with each at most about `size`.
 
     Args:
         runs: The documents.
@@ -180,7 +180,7 @@ class ShardReader(ReaderStage):
             del batch  # the next one reuses its memory
 
     def pieces(self, shard: Shard) -> Iterator[KeySlices]:
-        """The documents of a shard, piece after piece; each is valid until the next one."""
+        """The documents of a shard, piece by piece; each piece is valid until the next one."""
         if self._mapped is None:
             self._mapped = MappedRuns(self._runs)
         for number in range(shard.pieces):
@@ -228,7 +228,7 @@ class MappedRuns:
             yield run
 
     def release(self) -> None:
-        """Unmap what was read; it stays in the page cache of the system and is mapped again on use."""
+        """Unmap the files; they stay in the system's page cache and are mapped again on use."""
         for run in self._open:
             run.release()
 
@@ -236,7 +236,7 @@ class MappedRuns:
 class MappedRun:
     """One run file: its columns mapped, its documents read on request.
 
-    A mapped document would count with all the pages around it, which are several times its size.
+    Mapped documents would count with all pages around them, which are several times their size.
 
     Attributes:
         source: The number of the source it belongs to.
@@ -270,7 +270,7 @@ class MappedRun:
             os.close(file)
 
     def release(self) -> None:
-        """Unmap what was used."""
+        """Unmap the file."""
         self._mapped.madvise(mmap.MADV_DONTNEED)
 
 

@@ -15,7 +15,7 @@ def token_counts(batch: DocumentBatch, column: str) -> npt.NDArray[np.int64]:
     """The token count of every document.
 
     Raises:
-        UsageError: A document has no count, or one that is not a whole number from 0.
+        UsageError: A document has no count, or one that is not a non-negative whole number.
     """
     found = one_chunk(batch.column(column)) if batch.columns.has(column) else pa.nulls(batch.num_items)
     numeric = pa.types.is_integer(found.type) or pa.types.is_floating(found.type)

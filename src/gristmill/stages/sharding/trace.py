@@ -17,8 +17,8 @@ from gristmill.tasks.file_group import FileGroupTask
 class TraceReader(ShardReader):
     """Where the documents of a shard come from.
 
-    Lists for each document its shard, row and byte offset there, its source, partition and row in that, its id if it
-    has one, and its size and tokens.
+    Lists for each document its shard, its row and byte offset in the shard, its source, its partition and row in the
+    source, its id if it has one, and its size and tokens.
 
     Args:
         sources: The names of the sources.

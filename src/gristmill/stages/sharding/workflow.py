@@ -1,4 +1,4 @@
-"""What shuffling and mixing share: documents scattered by a random key, shards gathered from them, one record.
+"""Base class of shuffling and mixing: documents scattered by a random key, shards gathered from them, one record.
 
 Ordinary pipelines with files between them: `scatter` (one for each source) writes documents sorted by key, the last one
 writes the shards, and `documents` writes the table that maps a document to its shard.
@@ -84,7 +84,7 @@ class ShardingWorkflow(WorkflowBase):
         for name in given[:1] if given and given[0] != "shard_size" else []:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"{kind}({name}={value!r}): must be a whole number from 1.")
+                raise UsageError(f"{kind}({name}={value!r}): must be a whole number, at least 1.")
         if self.shard_size is not None and parse_size(self.shard_size, name="shard_size") < 1:
             raise UsageError(f"{kind}(shard_size={self.shard_size!r}): must be a size such as '256MB'.")
         if self.token_count_field is not None and self.tokenizer is not None:
@@ -118,7 +118,7 @@ class ShardingWorkflow(WorkflowBase):
         """The inputs."""
 
     def _settings(self) -> dict[str, Any]:
-        """The settings as plain values: other values result in other shards."""
+        """The settings that the shards depend on, as plain values."""
         names = (
             "seed", "shard_size", "shard_documents", "shard_tokens", "split_field", "balance", "token_count_field",
             "tokenizer", "text_field", "id_field", "license_field", "output_filetype", "input_blocksize",
@@ -128,7 +128,7 @@ class ShardingWorkflow(WorkflowBase):
         return {**{name: getattr(self, name) for name in names}, "splits": splits, "write": writing}
 
     def _prepare(self, run: ShardingRun) -> None:
-        """Do what must be known before documents are scattered."""
+        """Prepare everything that scattering depends on."""
 
     def _finish(self, run: ShardingRun, facts: dict[str, Any]) -> None:
         """Add facts about this kind to the record."""

@@ -44,25 +44,26 @@ _SCHEMA: Mapping[str, Any] = {
 
 
 class EducationalGrade(LLMStage):
-    """Adds an educational grade from 0 to 5 to every document, given by a language model.
+    """Adds an educational grade from 0 to 5 to every document, assigned by a language model.
 
-    The grades train a small classifier that grades the rest of a corpus at the cost of a filter: see
-    `gristmill classifier train`. Caching, retries, budgets and quarantine are those of `LLMStage`.
+    Use the grades to train a small classifier that grades the rest of a corpus at the cost of a filter: see `gristmill
+    classifier train`. Caching, retries, budgets and quarantine are those of `LLMStage`.
 
     Args:
-        model: The model, as the server names it.
-        client: Reaches the model, as in `BaseSyntheticStage`; None: a server, by the options below.
-        base_url: The URL of the server, usually ending in `/v1`; default: the variable OPENAI_BASE_URL.
-        api_key_env: The name of the environment variable that holds the API key.
-        text_field: The column with the text.
-        grade_field: The column for the grade.
-        reasons_field: The column for the model's reasons; None leaves them out.
-        max_chars: The model sees at most this many characters from the start of a text; None shows all.
+        model: Model name on the server.
+        client: Client of the model, as in `BaseSyntheticStage`; None uses a server, with the options below.
+        base_url: URL of the server, usually ending in `/v1`; defaults to the environment variable OPENAI_BASE_URL.
+        api_key_env: Environment variable that holds the API key.
+        text_field: Column that holds the text.
+        grade_field: Column for the grade.
+        reasons_field: Column for the model's reasons; None omits them.
+        max_chars: Maximum number of characters of a text that the model sees; None for all.
         generation_config: Sampling parameters: a `GenerationConfig` or its fields as a mapping.
-        response_format: How the server is told about the form of answers, as in `LLMStage`.
-        max_concurrent_requests: How many requests may be under way at once; a `client` has its own setting.
-        budget_tokens: Stop before more tokens than this are spent on an output; None for no limit.
-        cache_dir: A local folder for the cache, instead of the record of the output.
+        response_format: How the schema is passed to the server; see `LLMStage`.
+        max_concurrent_requests: Maximum number of concurrent requests; a `client` has its own setting.
+        budget_tokens: Maximum number of tokens to spend on an output; the run stops before exceeding it. None for no
+            limit.
+        cache_dir: Local folder for the cache, instead of the record of the output.
 
     Example:
         >>> EducationalGrade("my-model", base_url="http://localhost:8000/v1").outputs()[1]
@@ -90,7 +91,7 @@ class EducationalGrade(LLMStage):
         cache_dir: str | None = None,
     ) -> None:
         if not text_field.isidentifier():
-            raise UsageError(f"text_field={text_field!r}: the prompt needs a column whose name is a plain word.")
+            raise UsageError(f"text_field={text_field!r}: the prompt needs a column whose name is a valid identifier.")
         check_positive("max_chars", max_chars)
         inserted = text_field if max_chars is None else f"{text_field}[:{max_chars}]"
         fields = {"grade": grade_field} | ({} if reasons_field is None else {"reasons": reasons_field})

@@ -1,4 +1,4 @@
-"""Translates documents with a language model, in pieces whose order and spacing are kept."""
+"""Translates documents with a language model, in pieces that keep their order and spacing."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ Answer with the translation and nothing else, without the marks."""
 class TranslationStage(LLMStage):
     """Adds a translation of every document, made by a language model.
 
-    Long texts are translated in pieces, which are put together again in their order with the white space of the
-    original between them. Caching, retries, budgets and quarantine are those of `LLMStage`: a document of which a piece
-    cannot be translated is quarantined as a whole.
+    Long texts are translated in pieces, which are joined in order with the original whitespace between them. Caching,
+    retries, budgets and quarantine are those of `LLMStage`: if a piece of a document cannot be translated, the whole
+    document is quarantined.
 
     Args:
-        source_lang: The language of the texts, as the prompt should call it: `"German"` or `"de"`.
-        target_lang: The language to translate into.
-        model_name: The model, as the server names it.
-        client: Reaches the model, as in `BaseSyntheticStage`; None: a server, by the options below.
-        base_url: The URL of the server, usually ending in `/v1`; default: the variable OPENAI_BASE_URL.
-        api_key_env: The name of the environment variable that holds the API key.
-        text_field: The column with the text.
-        output_field: The column for the translation; `text_field` itself replaces the text.
+        source_lang: Language of the texts, as inserted into the prompt: `"German"` or `"de"`.
+        target_lang: Language to translate into.
+        model_name: Model name on the server.
+        client: Client of the model, as in `BaseSyntheticStage`; None uses a server, with the options below.
+        base_url: URL of the server, usually ending in `/v1`; defaults to the environment variable OPENAI_BASE_URL.
+        api_key_env: Environment variable that holds the API key.
+        text_field: Column that holds the text.
+        output_field: Column for the translation; `text_field` itself replaces the text.
         max_chunk_chars: Translate longer texts in pieces of at most this many characters.
         generation_config: Sampling parameters: a `GenerationConfig` or its fields as a mapping.
-        translation_prompt_path: A file with another prompt: a Jinja template with the variable `text_field` names.
-        max_concurrent_requests: How many requests may be under way at once; a `client` has its own setting.
-        budget_tokens: Stop before more tokens than this are spent on an output; None for no limit.
-        cache_dir: A local folder for the cache, instead of the record of the output.
+        translation_prompt_path: File with another prompt: a Jinja template whose variable is the column named by
+            `text_field`.
+        max_concurrent_requests: Maximum number of concurrent requests; a `client` has its own setting.
+        budget_tokens: Maximum number of tokens to spend on an output; the run stops before exceeding it. None for no
+            limit.
+        cache_dir: Local folder for the cache, instead of the record of the output.
 
     Example:
         >>> stage = TranslationStage("German", "English", "my-model", base_url="http://localhost:8000/v1")
@@ -76,9 +78,11 @@ class TranslationStage(LLMStage):
     ) -> None:
         for parameter, value in (("source_lang", source_lang), ("target_lang", target_lang)):
             if not isinstance(value, str) or not value.strip() or not value.replace("-", "").replace(" ", "").isalpha():
-                raise UsageError(f"TranslationStage({parameter}={value!r}): name a language, such as 'German' or 'de'.")
+                raise UsageError(
+                    f"TranslationStage({parameter}={value!r}): must be a language, such as 'German' or 'de'."
+                )
         if not text_field.isidentifier():
-            raise UsageError(f"text_field={text_field!r}: the prompt needs a column whose name is a plain word.")
+            raise UsageError(f"text_field={text_field!r}: the prompt needs a column whose name is a valid identifier.")
         self.source_lang, self.target_lang = source_lang, target_lang
         prompt = TRANSLATION_PROMPT % (source_lang, target_lang, text_field)
         if translation_prompt_path is not None:

@@ -1,4 +1,4 @@
-"""Takes passages out of the texts of a batch, or marks them, and writes each one into the ledger."""
+"""Removes passages from the texts of a batch, or marks them, and records each one in the ledger."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gristmill.tasks.document import DocumentBatch
 Action = Literal["cut", "mark", "drop"]
 NOTHING_LEFT = "nothing_left"
 MARKS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
-"""The type of the column that holds marks: characters of the text, and the rule."""
+"""Type of the marks column: start and end in characters, and the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """Passages of a column of texts, sorted by row and place; they do not overlap.
+    """Passages of a column of texts, sorted by row and position, without overlaps.
 
     Attributes:
         rows: The row of each.
-        starts: Where it begins in the bytes of the column.
-        ends: Where it ends there.
-        reasons: The number of its reason.
+        starts: Where each begins in the bytes of the column.
+        ends: Where each ends.
+        reasons: The number of each one's reason.
     """
 
     rows: Integers
@@ -41,23 +41,23 @@ class Passages:
 
 
 def check_action(action: str, max_share: float | None, *, name: str, option: str = "max_share") -> None:
-    """Refuse what cannot work.
+    """Check an action and its share.
 
     Raises:
-        UsageError: There is no such action, or the share is not between 0 and 1, or an action lacks it.
+        UsageError: The action is unknown, the share is not between 0 and 1, or an action needs a share.
     """
     if action not in get_args(Action):
         raise UsageError(
-            f"{name}(action={action!r}): give 'cut', 'mark' or 'drop'.{did_you_mean(action, get_args(Action))}"
+            f"{name}(action={action!r}): must be 'cut', 'mark' or 'drop'.{did_you_mean(action, get_args(Action))}"
         )
     if max_share is not None and not 0 <= max_share <= 1:
-        raise UsageError(f"{name}({option}={max_share!r}): a share lies between 0 and 1, or is None for no limit.")
+        raise UsageError(f"{name}({option}={max_share!r}): a share must be between 0 and 1, or None for no limit.")
     if action == "drop" and max_share is None:
-        raise UsageError(f"{name}(action='drop'): say above which share a document is dropped, with {option}.")
+        raise UsageError(f"{name}(action='drop'): set {option} to the share above which documents are dropped.")
 
 
 def cuttable_texts(batch: DocumentBatch, field: str) -> TextColumn | None:
-    """The texts of a column; what is not a string counts as missing. None where the batch has no such column."""
+    """The texts of a column; values that are not strings count as missing. None if the batch has no such column."""
     if not batch.columns.has(field):
         return None
     return text_column(batch.strings(field))
@@ -77,21 +77,21 @@ def cut_passages(
     max_share: float | None = None,
     too_much: str = "too_much_cut",
 ) -> DocumentBatch:
-    """The batch without the passages (or with marks of them), and without documents of which too much is gone.
+    """The batch without the passages (or with marks), and without documents that lost too much.
 
     Args:
         batch: The documents.
-        field: The column that `texts` came from.
-        texts: What `cuttable_texts` returned for it.
-        passages: What to cut or mark.
+        field: Column of `texts`.
+        texts: The result of `cuttable_texts`.
+        passages: Passages to cut or mark.
         reasons: The names of the reasons.
-        action: "cut", "mark" (write the places to `marks_field` and drop nothing), or "drop" (only drop documents above
+        action: "cut", "mark" (write positions to `marks_field` and drop nothing), or "drop" (only drop documents above
             `max_share`).
         marks_field: Column for marks.
-        widen: Take white space beside a passage with it.
+        widen: Also cut the whitespace around a passage.
         shares: The share of every document that the passages make up.
-        max_share: Documents with a higher share are dropped, for the reason `too_much`.
-        too_much: That reason.
+        max_share: Documents with a higher share are dropped, with the reason `too_much`.
+        too_much: The reason for dropping a document above `max_share`.
     """
     starts, ends = character_places(texts.data, texts.offsets, passages.rows, passages.starts, passages.ends)
     if len(passages.rows):

@@ -1,9 +1,9 @@
 """Formats besides JSONL and Parquet: how the bytes of a file become rows.
 
-Each format is a module with a function `read_rows(part, *, storage_options, **options)` that yields tables and, where
-something is broken, `Broken`; what it skips deliberately, it counts (`Skipped`). Where large files can be split,
-`find_cuts` tells the places (see `cuts_of`). All rows of a file have the same columns. How a file is read (its format
-and the options of its reader) travels with the range, so that a record can be found again by the ledger alone.
+Each format is a module with a function `read_rows(part, *, storage_options, **options)` that yields tables, `Broken`
+for damaged pieces, and `Skipped` for pieces that it skips deliberately. If large files can be split, `find_cuts`
+returns the positions (see `cuts_of`). All rows of a file have the same columns. The range records how a file is read
+(its format and the options of its reader), so that a record can be found again from the ledger alone.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Broken:
 
     Attributes:
         cause: One of the causes of the quarantine, such as "corrupt_archive" or "truncated_record".
-        detail: What was found, for people.
-        offset: Where it lies in the uncompressed file; -1 where there is no such place.
+        detail: Description of the problem.
+        offset: Its position in the uncompressed file; -1 if there is none.
         raw: Its first bytes.
-        size: How many bytes it has, as far as known.
-        rest: Nothing behind it can be read: the file is damaged from here on, not only this record.
+        size: Size in bytes, as far as known.
+        rest: Nothing after it can be read: the rest of the file is damaged, not only this record.
     """
 
     cause: str
@@ -65,7 +65,7 @@ class Skipped:
     """Pieces of a file that are not documents and were not requested, such as the requests in an archive of a crawl.
 
     Attributes:
-        counts: How many there are of each kind. They become figures of the reader, `skipped_KIND`.
+        counts: Number of pieces of each kind. They become metrics of the reader, `skipped_KIND`.
     """
 
     counts: Mapping[str, int]
@@ -81,10 +81,10 @@ def reading_of(format: Format, options: Mapping[str, Any]) -> str:
 
 
 def rows_of(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
-    """The rows of a range whose `reading` is given.
+    """The rows of a range with a `reading`.
 
     Raises:
-        InputError: There is no such format, or it has no such option.
+        InputError: The format or one of its options is unknown.
     """
     reader, options = _reader_of(part.path, part.reading)
     try:
@@ -97,9 +97,9 @@ def rows_of(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
 def cuts_of(
     path: str, size: int, reading: str, *, block_bytes: int, storage_options: StorageOptions = None
 ) -> list[int]:
-    """Where to split a large file into ranges that can be read by themselves: 0, …, `size`; nothing if it can't be.
+    """Where to split a large file into independently readable ranges: 0, …, `size`; empty if it cannot be split.
 
-    Asks the format's `find_cuts`, which gets the options of its reader; formats without one are never split.
+    Calls the format's `find_cuts` with the options of its reader; formats without one are never split.
     """
     reader, options = _reader_of(path, reading)
     find_cuts = getattr(reader, "find_cuts", None)

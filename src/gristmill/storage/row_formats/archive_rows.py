@@ -29,7 +29,7 @@ _FREE_BYTES = 1 << 30
 """An archive that yields over a gibibyte and this many times its own size is malicious."""
 _MOST_HEADER_BYTES = 1 << 20
 _BESIDE = re.compile(r"(readme|licen[cs]e|notice|copying|changelog)\b", re.IGNORECASE)
-"""Files that lie beside the data of an archive, and say nothing of its kind."""
+"""Files that accompany the data of an archive, and do not indicate its type."""
 
 
 def read_rows(
@@ -41,7 +41,7 @@ def read_rows(
     text_field: str = "text",
     encoding: str | None = None,
 ) -> Rows:
-    """The documents of the members that are text, or HTML; without `content` the first such member decides."""
+    """The documents of text or HTML members; without `content`, the first such member decides the type."""
     skipped: Counter[str] = Counter()
     found = False
     try:
@@ -58,7 +58,7 @@ def read_rows(
                 found = True
                 yield from _documents(source, shown, kind, document, text_field, encoding)
             elif kind not in (None, "text", "html") and _takes(name):
-                told = f"{shown} is data of its own, which is not read inside an archive: unpack the archive"
+                told = f"{shown} is a data file, which is not read inside an archive: unpack the archive"
                 yield Broken("other_format", told, size=0)
             else:
                 skipped[posixpath.splitext(name)[1] or "(none)"] += 1
@@ -78,7 +78,7 @@ def _takes(name: str) -> bool:
 
 
 def _documents(source: ByteSource, name: str, kind: str, document: str, text_field: str, encoding: str | None) -> Rows:
-    """The documents of a member; one that is damaged is one broken piece, and the next one can be read."""
+    """The documents of a member; a damaged one yields one `Broken`, and reading continues with the next."""
     try:
         if kind == "html":
             yield from page_of(source, name)
@@ -92,11 +92,11 @@ def _documents(source: ByteSource, name: str, kind: str, document: str, text_fie
 
 
 class _ExpandsError(Exception):
-    """An archive expands to far more than it could hold."""
+    """An archive expands to far more data than plausible."""
 
 
 class _Counted:
-    """A member, or a whole tar file, of which no more is read than an archive of its size can hold."""
+    """A member, or a whole tar file, with a limit on its size relative to the archive."""
 
     def __init__(self, source: Any, budget: list[int], *, of_zip: bool) -> None:
         self._source = source
@@ -120,7 +120,7 @@ class _Counted:
 
 
 def _members(part: FileRange, storage_options: StorageOptions) -> Iterator[tuple[str, ByteSource] | Broken]:
-    """The regular files of an archive by name; `Broken` for what is a link or claims a place outside."""
+    """The regular files of an archive by name; `Broken` for links and paths outside of it."""
     size = max(part.size, 0)
     budget = [max(_FREE_BYTES, size * _MOST_TIMES)]
     if part.relative.lower().endswith(".zip"):
@@ -173,7 +173,7 @@ def _tar_members(stream: Any) -> Iterator[tuple[str, ByteSource] | Broken]:
 
 
 class _TarMember(tarfile.TarInfo):
-    """A header that is refused where it is broken: the library would take it for the end of the archive."""
+    """Raises for a broken header, which the library would treat as the end of the archive."""
 
     @classmethod
     def frombuf(cls, buf: Any, encoding: str, errors: str) -> _TarMember:
@@ -184,12 +184,12 @@ class _TarMember(tarfile.TarInfo):
             raise tarfile.ReadError(f"the header of a member is broken ({error})") from None
         special = made.type not in tarfile.SUPPORTED_TYPES or made.type in tarfile.GNU_TYPES
         if (special or made.type in b"xgX") and made.size > _MOST_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header claims to have {format_size(made.size)}")
+            raise tarfile.ReadError(f"a header claims a size of {format_size(made.size)}")
         return made
 
 
 def _unsafe(name: str) -> str | None:
-    """What is wrong with the name of a member, if anything is."""
+    """The problem with the name of a member, if any."""
     plain = name.replace("\\", "/")
     if plain.startswith("/") or re.match(r"[A-Za-z]:/", plain):
         return "has an absolute path"

@@ -13,15 +13,15 @@ from gristmill.storage.row_formats import Broken, Rows
 
 
 def read_rows(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
-    """The rows as they are; behind a batch that cannot be read nothing can.
+    """The rows, unchanged; nothing after an unreadable batch can be read.
 
     Raises:
         InputError: The file is compressed as a whole.
     """
     if codec_of(part.path) != "none":
         raise InputError(
-            f"{part.path!r} is an Arrow file that was compressed as a whole. Decompress it first; Arrow files compress "
-            "what is inside.",
+            f"{part.path!r} is an Arrow file that was compressed as a whole. Decompress it first; Arrow files use "
+            "internal compression.",
             path=part.path,
         )
     return _batches(part, storage_options)
@@ -59,7 +59,7 @@ def _batches(part: FileRange, storage_options: StorageOptions) -> Rows:
 
 
 def _plain_table(batch: pa.RecordBatch) -> pa.Table:
-    """A batch with the types that kernels know: views and dictionaries become what they stand for."""
+    """A batch with types that kernels support: views and dictionaries are replaced by their values."""
     table = pa.Table.from_batches([batch])
     for at, field in enumerate(table.schema):
         kind = _plain_type(field.type)

@@ -1,4 +1,4 @@
-"""CSV and TSV: every value stays the text that it is."""
+"""CSV and TSV: every value stays text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gristmill.storage.row_formats import Broken, Rows
 from gristmill.storage.row_formats.text_source import TextSource
 
 _BLOCK_BYTES = (1 << 20, 16 << 20)
-"""How much is parsed at once. Some thirty blocks are read ahead, so they are small; but a row must not be longer than a
-block, so a file with a longer one is read again from there in larger blocks."""
+"""Bytes parsed at once. About thirty blocks are read ahead, so they are small; but a row must not be longer than a
+block, so a file with a longer row is read again from there in larger blocks."""
 _HEAD_BYTES = 1 << 20
 _UNTOLD = re.compile(r"Row #(\d+): Expected \d+ columns, got \d+")
 _TOO_LONG = "row_too_long"
@@ -36,7 +36,7 @@ def read_rows(
     column_names: Sequence[str] | None = None,
     encoding: str | None = None,
 ) -> Rows:
-    """The rows of a table; a line with another number of values than the header is one broken piece."""
+    """The rows of a table; a line with a different number of values than the header yields one `Broken`."""
     done = 0
     for block_bytes in _BLOCK_BYTES:
         place = 0
@@ -51,7 +51,7 @@ def read_rows(
             place += count
         else:
             return
-    told = f"a row is longer than {_BLOCK_BYTES[-1] >> 20} MiB: perhaps a quote is not closed"
+    told = f"a row is longer than {_BLOCK_BYTES[-1] >> 20} MiB: possibly an unclosed quote"
     yield Broken("corrupt_csv", told, rest=True)
 
 
@@ -66,7 +66,7 @@ def _rows(
             names = list(column_names or next(csv.reader([head], delimiter=delimiter)))
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
-                told = f"two columns are called {twice[0]!r}; rename one, or give column_names"
+                told = f"two columns are named {twice[0]!r}; rename one, or pass column_names"
                 yield Broken("corrupt_csv", told, 0, head.encode(), len(head.encode()), rest=True)
                 return
             rows = _parsed(stream, delimiter, names, block_bytes, given=column_names is not None)
@@ -91,12 +91,12 @@ def _whole_rows(rows: Rows, file: _UntilDamage) -> Rows:
 def _parsed(
     stream: io.BufferedReader[_UntilDamage], delimiter: str, names: list[str], block_bytes: int, *, given: bool
 ) -> Rows:
-    """Rows and what is broken between them, each in its place."""
+    """Rows and the broken pieces between them, in order."""
     broken: deque[tuple[int, Broken]] = deque()
 
     def skip(row: pa_csv.InvalidRow) -> str:
         # Lines are parsed ahead of the rows that come out, so that only their number tells where they belong.
-        told = f"the line has {row.actual_columns} values, and there are {row.expected_columns} columns"
+        told = f"the line has {row.actual_columns} values, but there are {row.expected_columns} columns"
         raw = row.text.encode("utf-8", "surrogateescape")
         broken.append((row.number - (1 if given else 2), Broken("corrupt_csv", told, raw=raw, size=len(raw))))
         return "skip"
@@ -131,7 +131,7 @@ def _parsed(
             return
         if found := _UNTOLD.search(told):  # the library drops what it cannot decode, and with it the handler
             told = f"row {found[1]} has the wrong number of values and is not UTF-8; if the file has another encoding, "
-            told += "give it: CsvReader(…, encoding='latin-1')"
+            told += "set it: CsvReader(…, encoding='latin-1')"
         cause = _TOO_LONG if "straddling" in told else "corrupt_csv"
         broken.append((place, Broken(cause, told, rest=True)))
     for _, last in broken:
@@ -139,7 +139,7 @@ def _parsed(
 
 
 class _UntilDamage(SourceFileObject):
-    """A file that ends where it is damaged, so that a library returns all that came before."""
+    """A file that ends at the damage, so that a library returns everything before it."""
 
     damage: DamagedArchiveError | None = None
 
@@ -152,7 +152,7 @@ class _UntilDamage(SourceFileObject):
 
 
 def _first_line(head: bytes) -> str:
-    """The header, whose quoted names may hold line ends."""
+    """The header, whose quoted names may contain line ends."""
     line = ""
     for part in head.decode("utf-8", "replace").lstrip("\r\n").splitlines(keepends=True):
         line += part

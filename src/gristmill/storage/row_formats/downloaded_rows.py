@@ -1,4 +1,4 @@
-"""Files that a pipeline downloads and reads with an iterator of its own: only that pipeline can read them again."""
+"""Files that a pipeline downloads and reads with its own iterator: only that pipeline can read them again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ READING = '{"format": "download"}'
 
 
 def read_rows(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
-    """Nothing: the record of a run names no code, and nothing is downloaded to answer a question about it.
+    """Always raises: the record of a run contains no code, and nothing is downloaded to answer queries about it.
 
     Raises:
         InputError: Always.
     """
     raise InputError(
-        f"{part.path} was downloaded and read by code of the pipeline, so its records cannot be shown from the record "
-        "of the run. Those that were kept are in the output.",
+        f"{part.path} was downloaded and read by the pipeline's own code, so its records cannot be shown from the "
+        "record of the run. Those that were kept are in the output.",
         path=part.path,
     )

@@ -1,4 +1,4 @@
-"""Files as they are: one row per file, its content as bytes."""
+"""Whole files: one row per file, with its content as bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 1 << 16
 
 
 def read_whole(source: ByteSource, *, most: int = MAX_FILE_BYTES) -> bytes | Broken:
-    """All bytes of a source, which is closed; `Broken` where it is more than `most` bytes.
+    """All bytes of a source, which is then closed; `Broken` if it has more than `most` bytes.
 
     Raises:
         DamagedArchiveError: It is compressed and damaged.
@@ -26,7 +26,7 @@ def read_whole(source: ByteSource, *, most: int = MAX_FILE_BYTES) -> bytes | Bro
         while count := source.readinto(memoryview(piece)):
             content += memoryview(piece)[:count]
             if len(content) > most:
-                told = f"the file holds more than {format_size(most)}; a document has to fit into memory"
+                told = f"the file holds more than {format_size(most)}; a document must fit into memory"
                 return Broken("record_too_large", told, 0, bytes(content[: 1 << 16]), len(content))
     finally:
         source.close()

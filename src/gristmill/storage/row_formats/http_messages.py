@@ -1,4 +1,4 @@
-"""HTTP responses as archives hold them: status, headers, and the body as the page was meant."""
+"""HTTP responses in web archives: status, headers, and the decoded body."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 _MAX_HEAD_BYTES = 1 << 16
 Content = bytes | memoryview
 _ZSTD_PIECE = 512
-"""A decompressor of zstd has no bound on its output, and 128 KiB may hide in a dozen bytes."""
+"""A zstd decompressor does not limit its output, and a dozen bytes can expand to 128 KiB."""
 
 
 class Message(NamedTuple):
     """A response.
 
     Attributes:
-        status: Its code; None where there is no status line.
+        status: Its code; None if there is no status line.
         headers: By name in lower case.
-        body: As it was sent, a view of the block: chunks and compression are not undone.
+        body: The body as sent, a view of the block, still chunked and compressed.
     """
 
     status: int | None
@@ -39,7 +39,7 @@ class Message(NamedTuple):
 
 
 class BodyError(ValueError):
-    """A body that is not what its headers say; `cause` is one of the quarantine."""
+    """A body does not match its headers; `cause` is the cause for the quarantine."""
 
     def __init__(self, cause: str, detail: str) -> None:
         super().__init__(detail)
@@ -59,7 +59,7 @@ def parse_message(block: bytes) -> Message:
 
 @lru_cache(4096)
 def content_facts(content_type: bytes) -> tuple[bytes | None, bytes | None]:
-    """What a Content-Type says: the media type, such as `text/html`, and the charset, both in lower case."""
+    """The media type of a Content-Type, such as `text/html`, and the charset, both in lower case."""
     media = content_type.partition(b";")[0].strip().lower()
     charset = _CHARSET.search(content_type)
     return media or None, None if charset is None else charset[1].lower()
@@ -68,13 +68,13 @@ def content_facts(content_type: bytes) -> tuple[bytes | None, bytes | None]:
 def decoded_body(message: Message, most: int, *, cut: bool = False) -> Content:
     """The body without chunks and compression.
 
-    Archives often hold a body decoded and keep the headers of how it was sent: a body that does not begin as these
-    say is taken as it is.
+    Archives often store a decoded body with the original headers: a body that does not begin as these say is returned
+    unchanged.
 
     Args:
         message: The response.
-        most: A body that would be larger is refused before it is.
-        cut: The archive says that it did not keep all of it, so that an end that is missing is not an error.
+        most: Maximum size of the decoded body; decoding stops beyond it.
+        cut: The archive marks the body as truncated, so a missing end is not an error.
 
     Raises:
         BodyError: It begins as its headers say, but cannot be decoded to its end, or is too large.

@@ -1,4 +1,4 @@
-"""Mail: a row per message of an mbox file, or of a file that is one message."""
+"""Mail: a row per message of an mbox file, or per file of one message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FALLBACK = "cp1252"
 
 
 def read_rows(part: FileRange, *, storage_options: StorageOptions = None, sender: bool = False) -> Rows:
-    """Rows with subject, date and text of messages, and who sent them if asked for."""
+    """Rows with subject, date and text of messages, and the sender if requested."""
     source = open_source(part.path, storage_options=storage_options)
     group: list[dict[str, str | None]] = []
     size = 0
@@ -62,7 +62,7 @@ def _table(group: list[dict[str, str | None]], sender: bool) -> Iterator[pa.Tabl
 
 
 def _messages(source: ByteSource) -> Iterator[tuple[bytes, int, bool] | Broken]:
-    """Messages with the place where they begin, and whether they lie in a mailbox."""
+    """Messages with their positions, and whether they are in a mailbox."""
     held, offset = bytearray(), 0
     border: re.Pattern[bytes] | None = None
     first, searched, ended, lost = True, 0, False, 0
@@ -125,7 +125,7 @@ def _row(
     if in_mailbox:
         content = _ESCAPED.sub(rb"\1", content)
     if not _HEADER.match(content.lstrip(b"\r\n")):
-        return Broken("corrupt_mail", "it does not begin with a header of a mail", offset, content, len(content))
+        return Broken("corrupt_mail", "it does not begin with a mail header", offset, content, len(content))
     try:
         message = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(content.lstrip(b"\r\n"))
         text = "\n\n".join(filter(None, _texts(message)))
@@ -144,7 +144,7 @@ def _row(
 
 
 def _texts(message: email.message.Message) -> Iterator[str]:
-    """The texts of a message; of alternatives the plain one, and HTML only where there is no other."""
+    """The texts of a message; of alternatives the plain one, and HTML only if there is no other."""
     kind = message.get_content_type()
     if message.get_content_disposition() == "attachment":
         return

@@ -1,4 +1,4 @@
-"""MediaWiki dumps, such as Wikipedia's: an article is a row, its wikitext turned into text."""
+"""MediaWiki dumps, such as Wikipedia's: one row per article, with wikitext converted to text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_rows(
     tables: Tables = "rows",
     wikitext_field: str | None = None,
 ) -> Rows:
-    """The pages of these kinds and namespaces; a page that can't be parsed is one broken piece."""
+    """The pages of these kinds and namespaces; a page that cannot be parsed yields one `Broken`."""
     site = site_of(part.path, language=language, storage_options=storage_options)
     if isinstance(site, Problem):
         yield Broken(*site)
@@ -64,7 +64,7 @@ def read_rows(
 
 
 def find_cuts(path: str, size: int, *, block_bytes: int, storage_options: StorageOptions = None, **_: Any) -> list[int]:
-    """Where to split a dump so that each piece begins with a stream or anywhere in plain XML: 0, …, `size`."""
+    """Where to split a dump: at streams, or anywhere in plain XML; 0, …, `size`."""
     return dump_cuts(path, size, block_bytes=block_bytes, storage_options=storage_options)
 
 

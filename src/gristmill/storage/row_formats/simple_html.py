@@ -1,4 +1,4 @@
-"""HTML without a layout, as in posts and mails, as text: no main text has to be found in it."""
+"""Converts HTML without page layout, as in posts and mails, to text, without searching for the main text."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Text:
         return "\n\n".join(self._parts)
 
     def _behind(self, end: str, at: int) -> int:
-        """The place behind the tag that begins with `end`; the end of the text, where there is none."""
+        """The position after the tag that begins with `end`; the end of the text if there is none."""
         found = re.compile(re.escape(end) + "[^<>]*>", re.IGNORECASE).search(self._markup, at)
         return len(self._markup) if found is None else found.end()
 

@@ -1,4 +1,4 @@
-"""Tables and queries of SQLite and DuckDB files, which are only ever read; no other file is touched."""
+"""Tables and queries of SQLite and DuckDB files, opened read-only; no other file is touched."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def read_rows(
     """The rows of a query or a table, in its order; without either, those of the only table.
 
     Raises:
-        InputError: The file is not a database, or has no such table, or the query is none that only reads.
+        InputError: The file is not a database or has no such table, or the query does more than read.
         MissingExtraError: It is a DuckDB file, and DuckDB is not installed.
     """
     if not is_local(part.path):
-        raise InputError(f"{part.path!r}: a database has to lie on this machine. Copy it first.", path=part.path)
+        raise InputError(f"{part.path!r}: a database must be on this machine. Copy it first.", path=part.path)
     with open_raw(part.path, storage_options=storage_options) as raw:
         head = raw.read(16)
     path = local_path(part.path)
@@ -72,8 +72,8 @@ def _chosen(path: str, query: str | None, table: str | None, tables: Sequence[st
         return tables[0]
     if table is None:
         raise InputError(
-            f"{path!r} has {'several' if tables else 'no'} tables: {listed}. Say which to read, as "
-            "SqlReader(…, table='posts'), or give a query.",
+            f"{path!r} has {'several' if tables else 'no'} tables: {listed}. Choose one, as in SqlReader(…, "
+            "table='posts'), or pass a query.",
             path=path,
         )
     if table not in tables:
@@ -83,7 +83,7 @@ def _chosen(path: str, query: str | None, table: str | None, tables: Sequence[st
 
 
 def _refusal(path: str, query: str | None, error: Exception) -> InputError:
-    told = f"{path!r} cannot be asked {query!r}: {_first_line(error)}. Give one SELECT, which may only read this file."
+    told = f"Cannot run {query!r} on {path!r}: {_first_line(error)}. Pass a single SELECT that only reads this file."
     return InputError(told, path=path)
 
 
@@ -95,7 +95,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _authorize(action: int, name: str | None, function: str | None, *_: Any) -> int:
-    """Only what reads this file: no other file is attached, no setting changed, no code loaded."""
+    """Allow only reading this file: no attaching of other files, no changed settings, no loaded code."""
     if action in _ALLOWED or (action == sqlite3.SQLITE_FUNCTION and function not in _FORBIDDEN_FUNCTIONS):
         return sqlite3.SQLITE_OK
     return sqlite3.SQLITE_DENY
@@ -106,7 +106,7 @@ def _sqlite_rows(path: str, query: str | None, table: str | None) -> Rows:
         if os.path.exists(path + ending) and os.path.getsize(path + ending):
             raise InputError(
                 f"{path!r} has changes that are not in the file yet ({os.path.basename(path)}{ending}). Close the "
-                "program that writes it, or make a copy: sqlite3 DATABASE '.backup COPY'",
+                "program that writes to it, or make a copy: sqlite3 DATABASE '.backup COPY'",
                 path=path,
             )
     # Immutable: no lock is taken and no file is made beside it.
@@ -142,13 +142,13 @@ def _sqlite_rows(path: str, query: str | None, table: str | None) -> Rows:
 
 
 def _sqlite_columns(connection: sqlite3.Connection, path: str, query: str) -> list[tuple[str, pa.DataType]]:
-    """The columns of a query with the type that holds all their values: SQLite lets every value have its own."""
+    """The columns of a query, with types that hold all their values: in SQLite, every value has its own type."""
     # The query is the user's own, and the connection may do nothing but read this file.
     described = connection.execute(f"SELECT * FROM ({query}) LIMIT 0").description  # noqa: S608
     names = [column[0] for column in described]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise InputError(f"{path!r}: two columns of {query!r} are called {twice[0]!r}. Name one with AS.", path=path)
+        raise InputError(f"{path!r}: two columns of {query!r} are named {twice[0]!r}. Rename one with AS.", path=path)
     kinds = ("integer", "real", "text", "blob")
     asked = ", ".join(f"max(typeof({_quoted(name)}) = '{kind}')" for name in names for kind in kinds)
     marks = connection.execute(f"SELECT {asked} FROM ({query})").fetchone()  # noqa: S608
@@ -160,7 +160,7 @@ def _sqlite_columns(connection: sqlite3.Connection, path: str, query: str) -> li
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A column; where its values are of several kinds, each is what it looks like as text."""
+    """A column; if its values have several types, all are converted to text."""
     if not pa.types.is_large_string(kind):
         return pa.array(values, kind)
     texts = [value if value is None else _utf8(value) for value in values]
@@ -201,7 +201,7 @@ def _duckdb_rows(path: str, query: str | None, table: str | None) -> Rows:
                 query = "SELECT * FROM " + _quoted(_chosen(path, query, table, tables))  # noqa: S608
             statements = duckdb.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-                raise InputError(f"{path!r} cannot be asked {query!r}: give one SELECT.", path=path)
+                raise InputError(f"Cannot run {query!r} on {path!r}: pass a single SELECT.", path=path)
             asked: Any = connection.sql(query)
             # Called otherwise before version 2.
             give = getattr(asked, "to_arrow_reader", None) or asked.fetch_record_batch

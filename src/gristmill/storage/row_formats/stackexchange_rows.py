@@ -1,4 +1,4 @@
-"""Posts.xml of a StackExchange dump: a row per question, answer or other post."""
+"""Posts.xml of a StackExchange dump: one row per question, answer or other post."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _SCHEMA = pa.schema(
 
 
 class _UnsafeXmlError(Exception):
-    """The document declares entities, which dumps do not."""
+    """The document declares entities, which dumps never do."""
 
 
 class _Posts:
-    """Takes the elements of the document as they are parsed."""
+    """Collects the elements of the document as they are parsed."""
 
     def __init__(self, file_name: str) -> None:
         self.rows: list[dict[str, Any] | Broken] = []
@@ -59,7 +59,7 @@ class _Posts:
         self.parser.EntityDeclHandler = self._entity
 
     def _entity(self, name: str, *_: Any) -> None:
-        raise _UnsafeXmlError(f"the file declares the entity {name[:80]!r}, and entities may grow without end")
+        raise _UnsafeXmlError(f"the file declares the entity {name[:80]!r}, and entities may expand without limit")
 
     def _end(self, name: str) -> None:
         self._depth -= 1
@@ -95,7 +95,7 @@ class _Posts:
 
 
 def read_rows(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
-    """The posts in order; what is not one is broken, and so is everything behind a fault of the XML."""
+    """The posts in order; anything else is `Broken`, and so is everything after an XML error."""
     posts = _Posts(part.relative)
     source = open_source(part.path, storage_options=storage_options)
     buffer = bytearray(_PIECE)

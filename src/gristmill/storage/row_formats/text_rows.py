@@ -1,4 +1,4 @@
-"""Plain text: a document per file, per line or per paragraph."""
+"""Plain text: one document per file, line or paragraph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gristmill.storage.row_formats.text_source import TextSource
 
 _PIECE = 4 << 20
 _BORDER_BYTES = 1024
-"""The longest border that is surely found between documents of which one is over the limit."""
+"""Maximum length of a separator that is certainly found next to a document over the limit."""
 _LINE_ENDS = re.compile(rb"\n")
 _BLANK_LINES = re.compile(rb"(?:[ \t\r\f\v]*\n){2,}")
 
@@ -34,7 +34,7 @@ def read_rows(
     text_field: str = "text",
     encoding: str | None = None,
 ) -> Rows:
-    """Rows with the text, the file's name, and an id made of the name and the number of the document in it."""
+    """Rows with the text, the file name, and an id made of the file name and the document's number."""
     if part.whole:
         source = TextSource(open_source(part.path, storage_options=storage_options), encoding)
         return documents_of(source, part.relative, document=document, text_field=text_field)
@@ -53,10 +53,10 @@ def find_cuts(
     encoding: str | None = None,
     **_: Any,
 ) -> list[int]:
-    """Where to split a file with a document per line: 0, …, `size`; nothing for files that are read whole.
+    """Where to split a file with one document per line: 0, …, `size`; empty for files that are read whole.
 
-    A line belongs to the range in which it begins, so any byte will do. Only UTF-8 is split, where the byte of a line
-    end is never a part of another character.
+    A line belongs to the range in which it begins, so any byte can be a cut. Only UTF-8 is split, in which a line-end
+    byte is never part of another character.
     """
     known = codecs.lookup(encoding or "utf-8").name
     if document != "line" or known not in ("utf-8", "ascii") or codec_of(path) != "none":
@@ -115,15 +115,15 @@ def documents_of(
     most: int = MAX_FILE_BYTES,
     counted_as: str | None = None,
 ) -> Rows:
-    """The documents of a file called `name`, whose content `source` returns; it is closed.
+    """The documents of the file `name`, whose content `source` returns; closes `source`.
 
     Args:
         source: UTF-8 without a byte order mark.
-        name: For ids and for `file_name`.
-        document: What a document is: `file`, `line` or `paragraph`.
-        text_field: The column that gets the text.
-        most: The most bytes that a document may have.
-        counted_as: What the number of a document follows in its id; by default the name and `#`.
+        name: File name, for ids and `file_name`.
+        document: Unit of a document: `file`, `line` or `paragraph`.
+        text_field: Column for the text.
+        most: Maximum size of a document in bytes.
+        counted_as: Prefix of the document's number in its id; defaults to the name and `#`.
     """
     if document == "file":
         content = read_whole(source, most=most)
@@ -145,7 +145,7 @@ def documents_of(
 
 
 def _pieces(source: ByteSource, border: re.Pattern[bytes], most: int) -> Iterator[list[bytes] | Broken]:
-    """What lies between borders, some megabytes at a time; of a document over the limit only the end is held."""
+    """The pieces between separators, some megabytes at a time; of a document over the limit, only the end is held."""
     held: list[bytes] = []
     size = over = 0
     buffer = bytearray(_PIECE)
@@ -162,7 +162,7 @@ def _pieces(source: ByteSource, border: re.Pattern[bytes], most: int) -> Iterato
             whole, last = [*whole, last], b""
         if over and whole:
             over += len(whole.pop(0))
-            told = f"the document has {format_size(over)}, over {format_size(most)}; it has to fit into memory"
+            told = f"the document has {format_size(over)}, over {format_size(most)}; it must fit into memory"
             yield Broken("record_too_large", told, size=over)
             over = 0
         if whole:
@@ -174,9 +174,9 @@ def _pieces(source: ByteSource, border: re.Pattern[bytes], most: int) -> Iterato
 
 
 def text_table(texts: list[bytes], ids: list[str], name: str, text_field: str) -> pa.Table:
-    """Rows of a text file: the texts, an id for each, and the file's name.
+    """Rows of a text file: the texts, their ids, and the file name.
 
-    Bytes become a column of text as they are; whether they are UTF-8 is checked with the block.
+    Bytes become a text column unchecked; UTF-8 is checked with the block.
     """
     offsets = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=offsets[1:])

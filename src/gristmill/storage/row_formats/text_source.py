@@ -17,7 +17,7 @@ class TextSource:
 
     Args:
         source: The bytes of the file.
-        encoding: Their encoding; by default UTF-8, or UTF-16 where a byte order mark says so.
+        encoding: Their encoding; defaults to UTF-8, or UTF-16 if there is a byte order mark.
     """
 
     def __init__(self, source: ByteSource, encoding: str | None = None) -> None:

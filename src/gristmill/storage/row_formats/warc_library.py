@@ -1,6 +1,6 @@
-"""The records of web archives, read by FastWARC as far as a file is in order, and by `CarefulReader` where it is not.
+"""The records of web archives, read by FastWARC while a file is intact, and by `CarefulReader` around damage.
 
-FastWARC is twice as fast. At damage it stops, and some damage it does not see.
+FastWARC is twice as fast, but stops at damage, and misses some of it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _SURE = 8
 
 
 class LibraryReader:
-    """Reads records up to the first that is in doubt.
+    """Reads records up to the first doubtful one.
 
-    A record is yielded once the next one begins properly: the library returns the rest of a truncated file, or the
-    beginning of other records, for the content of a record silently.
+    A record is yielded only once the next one begins properly: the library silently returns the rest of a truncated
+    file, or the beginning of other records, as the content of a record.
 
     Args:
-        raw: The stored bytes, which can be searched.
-        codec: How they are compressed.
-        start: Where a record begins.
-        max_block_bytes: A larger block is not held.
-        wanted: Types of records whose blocks are of interest; by default all.
-        dictionary: What its zstd frames are decompressed with.
+        raw: The stored bytes, seekable.
+        codec: Their compression.
+        start: Position of a record.
+        max_block_bytes: Larger blocks are not held in memory.
+        wanted: Types of records whose blocks are needed; all by default.
+        dictionary: Dictionary of its zstd frames.
 
     Attributes:
-        position: Where the first record begins that was not given, once all others were.
+        position: Position of the first record that was not yielded, at the end.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class LibraryReader:
 
 
 class _File:
-    """The stored bytes as the library wants them. What goes wrong with them is kept for the caller."""
+    """The stored bytes as a file for the library. Errors are kept for the caller."""
 
     def __init__(self, raw: Any, start: int) -> None:
         raw.seek(start)
@@ -123,20 +123,20 @@ class _File:
         return int(self._raw.tell())
 
     def close(self) -> None:
-        """Whoever opened the file closes it."""
+        """Does nothing: the file is closed by whoever opened it."""
 
 
 def read_records(
     raw: Any, codec: Codec, *, max_block_bytes: int, wanted: frozenset[bytes] | None = None, start: int = 0
 ) -> Iterator[Record | Broken]:
-    """The records of a file, and what of it is broken.
+    """The records of a file, and its broken pieces.
 
     Args:
         raw: The stored bytes.
-        codec: How they are compressed.
-        max_block_bytes: A larger block is not held.
-        wanted: Types of records whose blocks are of interest; by default all. Others may come without.
-        start: Where to begin; a record begins there.
+        codec: Their compression.
+        max_block_bytes: Larger blocks are not held in memory.
+        wanted: Types of records whose blocks are needed; all by default. Others may have no block.
+        start: Position of the first record to read.
     """
     dictionary, at = _dictionary(raw) if codec == "zst" and raw.seekable() else (b"", 0)
     at = max(at, start)

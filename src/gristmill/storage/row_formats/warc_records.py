@@ -1,7 +1,7 @@
-"""The records of web archives (WARC and ARC): where each begins and ends, and what of a file is damaged.
+"""The records of web archives (WARC and ARC): their positions, and the damaged parts of a file.
 
-`CarefulReader` goes through a file by itself, believes nothing and finds the next record behind damage. Its pace is
-that of Python and zlib. `warc_library` is faster, and goes through the files that are in order.
+`CarefulReader` parses a file itself, checks everything, and finds the next record after damage, at the speed of Python
+and zlib. `warc_library` is faster, and reads intact files.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _MAX_DIGITS = 18
 
 
 class Record(NamedTuple):
-    """A record as it lies in the file.
+    """A record as stored in the file.
 
     Attributes:
-        offset: Where it begins in the stored file; with `length`, the range to fetch it by.
-        length: Its stored bytes; 0 where it is compressed together with others.
-        headers: Those of the record, not of HTTP; names in lower case.
-        block: What it holds; None where that is more than the limit, or not wanted.
-        size: How many bytes the block has.
+        offset: Its position in the stored file; with `length`, the range to fetch.
+        length: Its stored size; 0 if it is compressed together with others.
+        headers: Headers of the record, not of HTTP; names in lower case.
+        block: Its content; None if that is over the limit, or not needed.
+        size: Size of the block in bytes.
     """
 
     offset: int
@@ -62,8 +62,8 @@ class _Members:
     """The content of a file, member by member: gzip members or zstd frames; a plain file is one member.
 
     Attributes:
-        start: Where the current member begins in the stored file.
-        at: How far the stored file has been read.
+        start: Position of the current member in the stored file.
+        at: Read position in the stored file.
     """
 
     def __init__(self, raw: Any, codec: Codec, start: int, dictionary: bytes) -> None:
@@ -73,7 +73,7 @@ class _Members:
         self.seek(start)
 
     def seek(self, start: int) -> None:
-        """Go to a member that begins there."""
+        """Go to the member at this position."""
         if start or self._raw.seekable():
             self._raw.seek(start)
         self._stored = b""
@@ -86,7 +86,7 @@ class _Members:
         self._decoded, self._given = b"", 0
 
     def advance(self) -> bool:
-        """Go on to the next member; False where there is none."""
+        """Advance to the next member; False if there is none."""
         if self._codec == "none":
             return False
         more = bool(self._stored) or self._fill()
@@ -95,10 +95,10 @@ class _Members:
         return more
 
     def piece(self) -> bytes:
-        """The next bytes of the content, not too many; nothing at the end of the member.
+        """The next bytes of the content, a limited number; empty at the end of the member.
 
         Raises:
-            _DamageError: It cannot be decoded, or ends before its end mark.
+            _DamageError: It cannot be decoded, or lacks its end mark.
         """
         if self._given >= len(self._decoded):
             self._decoded, self._given = self._decode(), 0
@@ -138,29 +138,29 @@ class _Members:
 
     @property
     def waiting(self) -> int:
-        """How many bytes of the content are decoded and not handed out yet."""
+        """The number of decoded bytes that are not returned yet."""
         return len(self._decoded) - self._given
 
     @property
     def end(self) -> int:
-        """Where the current member ends, once it has."""
+        """The end position of the current member, once reached."""
         return self.at - len(self._stored)
 
 
 class CarefulReader:
-    """Reads records one after the other from a place in a file where one should begin.
+    """Reads records one after another, from a position where one should begin.
 
     Args:
-        raw: The stored bytes; behind damage it is searched, if it can be.
-        codec: How they are compressed.
-        start: The place.
-        max_block_bytes: A larger block is not held.
-        dictionary: What its zstd frames are decompressed with.
+        raw: The stored bytes; searched after damage, if seekable.
+        codec: Their compression.
+        start: The position.
+        max_block_bytes: Larger blocks are not held in memory.
+        dictionary: Dictionary of its zstd frames.
 
     Attributes:
-        position: Where the next record should begin.
-        joined: Members do not begin with records, or hold several: places in them cannot be gone to.
-        is_arc: The last record was one of an ARC file.
+        position: Expected position of the next record.
+        joined: Members do not begin with records, or hold several: their records are not seekable.
+        is_arc: The last record was in ARC format.
     """
 
     def __init__(self, raw: Any, codec: Codec, start: int, max_block_bytes: int, dictionary: bytes = b"") -> None:
@@ -180,7 +180,7 @@ class CarefulReader:
         return self._members.start
 
     def read(self) -> Record | Broken | None:
-        """The next record, or what is broken there; None at the end of the file."""
+        """The next record, or the broken piece there; None at the end of the file."""
         start = self.position
         try:
             while not self._skip_blank():
@@ -206,7 +206,7 @@ class CarefulReader:
         elif self._at_record():
             self._spans = self._codec != "none"
         elif not ended:
-            told = f"the record says that it has {length:,} bytes, but no record follows these"
+            told = f"the record declares {length:,} bytes, but no record follows these"
             raise _DamageError("wrong_length", told)
         self.joined = self.joined or self._spans
         return Record(start, 0 if self.joined else self.position - start, headers, block, length)
@@ -225,7 +225,7 @@ class CarefulReader:
             return _arc_headers(arc), _length_of(arc["length"])
         line = _RECORD_LINE.match(self._held)
         if line is None:
-            raise _DamageError("not_a_record", f"where a record should begin, there is {self._held[:40]!r}")
+            raise _DamageError("not_a_record", f"expected a record, found {self._held[:40]!r}")
         while (end := _HEAD_END.search(self._held, line.end() - 1)) is None:
             if len(self._held) > _MAX_HEAD_BYTES or not self._fill_over():
                 raise _DamageError("truncated_record", "the headers of the record have no end")
@@ -234,13 +234,13 @@ class CarefulReader:
         return headers, _length_of(headers.get(b"content-length", b"none"))
 
     def _block(self, length: int) -> bytes | None:
-        """The block; None where it is too large to be held."""
+        """The block; None if it is too large to hold in memory."""
         held = length <= self._max_block_bytes
         pieces, missing = [], length
         while missing:
             if not self._held and not self._fill_over():
-                what = "the file ends" if self._codec == "none" else "what is compressed with it ends"
-                told = f"the record says that it has {length:,} bytes, but {what} after {length - missing:,}"
+                what = "the file ends" if self._codec == "none" else "its compressed member ends"
+                told = f"the record declares {length:,} bytes, but {what} after {length - missing:,}"
                 raise _DamageError("truncated_record" if self._codec == "none" else "wrong_length", told)
             piece, self._held = self._held[:missing], self._held[missing:]
             missing -= len(piece)
@@ -249,7 +249,7 @@ class CarefulReader:
         return b"".join(pieces) if held else None
 
     def _fill_over(self) -> bool:
-        """Hold more of the record, also from the next member, if that does not begin with a record itself."""
+        """Read more of the record, including from the next member if that does not begin with a record itself."""
         if self._fill(len(self._held) + 1):
             return True
         held, self._held = self._held, b""
@@ -260,7 +260,7 @@ class CarefulReader:
         return True
 
     def _fill(self, count: int, *, line: bool = False) -> bool:
-        """Hold `count` bytes of the current member, or a line of it; False where it has no more."""
+        """Read `count` bytes of the current member, or a line; False if it has no more."""
         while len(self._held) < count and not (line and b"\n" in self._held):
             piece = self._members.piece()
             if not piece:
@@ -269,7 +269,7 @@ class CarefulReader:
         return True
 
     def _skip_blank(self) -> bool:
-        """Pass over line ends; whether anything follows in this member."""
+        """Skip line ends; returns whether anything follows in this member."""
         while True:
             self._held = self._held.lstrip(b"\r\n")
             if self._held:
@@ -284,7 +284,7 @@ class CarefulReader:
         return Broken("truncated_file", "the file is empty", 0)
 
     def _broken(self, start: int, damage: _DamageError) -> Broken:
-        """What stands for the record at `start`, once the next one is found."""
+        """The broken piece from `start` to the next record."""
         if self.joined or not self._raw.seekable():
             return Broken(damage.cause, damage.detail, start, rest=True)
         self._raw.seek(start)
@@ -302,12 +302,12 @@ class CarefulReader:
         return Broken(damage.cause, told, start, raw, size)
 
     def next_record(self, start: int, most: int) -> int | None:
-        """Where the next record begins at or behind `start`; None where there is none within `most` bytes."""
+        """Position of the next record at or after `start`; None if there is none within `most` bytes."""
         place, ended = self._search(start, most)
         return None if ended else place
 
     def _search(self, start: int, most: int | None = None) -> tuple[int, bool]:
-        """Where the next record begins at or behind `start`; else True, and the end of what was searched."""
+        """Position of the next record at or after `start`; otherwise True, and the end of the searched range."""
         pattern = _NEXT_MEMBER.get(self._codec) or (_NEXT_ARC if self.is_arc else _NEXT_RECORD)
         self._raw.seek(start)
         held, at = b"", start
@@ -323,7 +323,7 @@ class CarefulReader:
         return at + len(held), True
 
     def _opens(self, place: int) -> bool:
-        """Whether a member begins there that begins with a record."""
+        """Whether a member that begins with a record begins there."""
         self._raw.seek(place)
         decoded, _ = new_member(self._codec, self._dictionary).feed(self._raw.read(_RAW_BYTES))
         return bool(_RECORD_LINE.match(decoded) or _ARC_LINE.match(decoded))
@@ -331,14 +331,12 @@ class CarefulReader:
 
 def _length_of(given: bytes) -> int:
     if not given.isdigit() or len(given) > _MAX_DIGITS:
-        raise _DamageError(
-            "wrong_length", f"the length of the record is given as {given[:40].decode('ascii', 'replace')!r}"
-        )
+        raise _DamageError("wrong_length", f"the length of the record is {given[:40].decode('ascii', 'replace')!r}")
     return int(given)
 
 
 def parse_headers(head: bytes) -> dict[bytes, bytes]:
-    """Header lines as names in lower case and values; a line that begins with a blank continues the one before."""
+    """Header lines as names in lower case and values; a line that begins with whitespace continues the previous one."""
     if b"\n " in head or b"\n\t" in head:
         head = _FOLDED.sub(b" ", head)
     pairs = (line.partition(b":") for line in head.split(b"\n"))
@@ -346,7 +344,7 @@ def parse_headers(head: bytes) -> dict[bytes, bytes]:
 
 
 def _arc_headers(line: re.Match[bytes]) -> dict[bytes, bytes]:
-    """The line before a record of an ARC file, in WARC's words."""
+    """The header line of an ARC record, with WARC's names."""
     url, date = line["url"], line["date"][:14].ljust(14, b"0").decode()
     is_page = url.startswith((b"http:", b"https:"))
     kind = b"response" if is_page else b"warcinfo" if url.startswith(b"filedesc:") else b"resource"

@@ -1,4 +1,4 @@
-"""Web archives (WARC, WET, ARC): a row per page, whatever else they hold is counted."""
+"""Web archives (WARC, WET, ARC): one row per page; other records are counted."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read_rows(
 ) -> Rows:
     """Rows with `html` (the bytes of a body) or, from WET files, with `text`.
 
-    Revisits and bodies of other media types are rows without a body, so that whoever drops them can say why. Of a
+    Revisits and bodies of other media types are rows without a body, so that they can be dropped with a reason. For a
     range, the records that begin in it.
 
     Raises:
@@ -110,7 +110,7 @@ def _check_cut(path: str, offset: int, end: int) -> None:
 
 
 class _open:  # noqa: N801
-    """The stored bytes of a file and how they are compressed, which its first bytes say and not its name."""
+    """The stored bytes of a file and their compression, by its first bytes rather than its name."""
 
     def __init__(self, path: str, storage_options: StorageOptions) -> None:
         self._raw = open_raw(path, storage_options=storage_options)
@@ -133,7 +133,7 @@ class _open:  # noqa: N801
 
 
 class _Pages:
-    """Gathers rows, column by column."""
+    """Collects rows, column by column."""
 
     def __init__(
         self, file_name: str, types: frozenset[bytes], media_types: Sequence[str], max_body_bytes: int
@@ -158,7 +158,7 @@ class _Pages:
         return self._size >= self._table_bytes or len(self._facts) >= _TABLE_ROWS
 
     def add(self, record: Record) -> Broken | None:
-        """Take a record as a row; returned is what is wrong with it, instead."""
+        """Add a record as a row, or return the problem with it."""
         headers = record.headers
         kind = headers.get(b"warc-type", b"unknown")
         if kind not in self.taken:
@@ -215,7 +215,7 @@ class _Pages:
         return content_facts(declared)[0] in self._media or content_facts(identified)[0] in self._media
 
     def table(self) -> Iterator[pa.Table]:
-        """The rows so far as a table, if there are any; afterwards there are none."""
+        """The collected rows as a table, if there are any; resets the collection."""
         count = len(self._facts)
         if not count:
             return
@@ -237,7 +237,7 @@ class _Pages:
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Values of headers; those of old archives are in other encodings than UTF-8."""
+    """Values of headers; old archives use other encodings than UTF-8."""
     if kind != pa.string():
         return pa.array(values, kind)
     try:
@@ -256,7 +256,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _body_column(bodies: list[Content | None], kind: pa.DataType) -> pa.Array:
-    """Bytes as a column, copied once; whether those of a text column are UTF-8 is checked with the block."""
+    """Bytes as a column, copied once; UTF-8 of text columns is checked with the block."""
     offsets = np.zeros(len(bodies) + 1, np.int64)
     np.cumsum([0 if body is None else len(body) for body in bodies], out=offsets[1:])
     known = pa.array([body is not None for body in bodies]).buffers()[1] if None in bodies else None

@@ -1,4 +1,4 @@
-"""NumPy: `.npy` holds the tokens, `.bounds.npy` where the documents begin and end; both can be mapped into memory."""
+"""NumPy: `.npy` holds the tokens, `.bounds.npy` the starts and ends of documents; both can be memory-mapped."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class NumpyShard:
     a document.
 
     Args:
-        path: Of the `.npy`.
-        dtype: Of a token.
-        sequence_length: With packing, the length of a sequence.
-        storage_options: Handed to fsspec for URLs.
+        path: Path of the `.npy`.
+        dtype: Type of a token.
+        sequence_length: Length of a sequence, with packing.
+        storage_options: File system options for URLs.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class NumpyShard:
         return [tokens, file.publish()]
 
     def abort(self) -> None:
-        """Throw the tokens away."""
+        """Discard the tokens."""
         self._spool.discard()
 
 

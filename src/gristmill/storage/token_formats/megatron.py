@@ -2,7 +2,7 @@
 
 Layout of the index, little endian: `MMIDIDX`, two zero bytes, version (uint64, 1), code of the token type (uint8),
 number of sequences and of document bounds (uint64), then the lengths (int32), the byte offsets (int64) and the bounds
-(int64). Every sequence is a document of its own.
+(int64). Every sequence is a separate document.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class MegatronShard:
     """A `.bin` and an `.idx` under construction.
 
     Args:
-        path: Of the `.bin`.
-        dtype: Of a token.
-        storage_options: Handed to fsspec for URLs.
+        path: Path of the `.bin`.
+        dtype: Type of a token.
+        storage_options: File system options for URLs.
     """
 
     def __init__(self, path: str, dtype: npt.DTypeLike, *, storage_options: StorageOptions = None) -> None:
@@ -76,5 +76,5 @@ class MegatronShard:
         return [self._file.publish(rows=rows), index.publish()]
 
     def abort(self) -> None:
-        """Throw the tokens away."""
+        """Discard the tokens."""
         self._file.discard()

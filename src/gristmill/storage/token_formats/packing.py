@@ -1,9 +1,9 @@
-"""Packing: documents become sequences of one length, each token at a known place.
+"""Packing: documents become sequences of equal length, each token at a known position.
 
 Packing looks at one partition only. `concatenate` lets sequences run across documents and pads the last one.
-`documents` never mixes documents: each is cut into sequences of its own, and the last of them is padded. `best_fit`
-cuts only documents that are longer than a sequence, and puts the rest together so that little padding is needed
-(best-fit decreasing, as in Ding et al. 2024, "Fewer Truncations Improve Language Modeling").
+`documents` never mixes documents: each is cut into separate sequences, and the last of them is padded. `best_fit` cuts
+only documents that are longer than a sequence, and combines the rest so that little padding is needed (best-fit
+decreasing, as in Ding et al. 2024, "Fewer Truncations Improve Language Modeling").
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Integers = npt.NDArray[np.int64]
 Tokens = npt.NDArray[Any]
 
 WINDOW_TOKENS = 1 << 22
-"""How many tokens best-fit packing looks at together, at least; more would cost memory and save little padding."""
+"""Minimum number of tokens that best-fit packing considers together; more would cost memory and save little padding."""
 _WINDOW_SEQUENCES = 32
-"""The same in sequences, where these are long."""
+"""The same in sequences, if these are long."""
 
 
 @dataclass(slots=True)
@@ -48,13 +48,13 @@ class Spans:
 
 @dataclass(slots=True)
 class Sequences:
-    """Sequences of tokens, one after the other, and the runs of documents in them.
+    """Consecutive sequences of tokens, and the runs of documents in them.
 
     Attributes:
         ids: All tokens.
-        lengths: The length of every sequence.
-        spans: Where the documents are in `ids`.
-        padding: How many tokens belong to no document.
+        lengths: Length of every sequence.
+        spans: Positions of the documents in `ids`.
+        padding: Number of padding tokens.
     """
 
     ids: Tokens
@@ -67,10 +67,10 @@ class Packer(Protocol):
     """Packs documents into sequences as they arrive."""
 
     def add(self, ids: Tokens, lengths: Integers, first: int) -> Sequences:
-        """The sequences that are complete after these documents, of which the first has the number `first`."""
+        """The sequences that are complete after these documents, which are numbered from `first`."""
 
     def finish(self) -> Sequences:
-        """The rest."""
+        """The remaining sequences."""
 
 
 def packer(pack: Pack | None, sequence_length: int, pad_id: int, dtype: npt.DTypeLike) -> Packer:
@@ -104,7 +104,7 @@ class Unpacked:
 
 
 class _Fixed:
-    """Shared by packers with a fixed length: tokens and runs that are not in a sequence yet."""
+    """Base of packers with a fixed length: holds tokens and runs that are not in a sequence yet."""
 
     def __init__(self, length: int, pad_id: int, dtype: np.dtype[Any]) -> None:
         self._length = length
@@ -128,14 +128,14 @@ class _Fixed:
         return self._complete()
 
     def finish(self) -> Sequences:
-        """The rest, padded."""
+        """The remaining sequences, padded."""
         raise NotImplementedError
 
     def _complete(self) -> Sequences:
         raise NotImplementedError
 
     def _cut(self, end: int) -> tuple[Tokens, Spans]:
-        """Take everything before the position `end` from the queue; a document across it is split."""
+        """Remove everything before position `end` from the queue; a document across it is split."""
         ids, spans = self._ids[:end], self._waiting
         ends = spans.offset + spans.tokens
         before = spans.offset < end
@@ -162,7 +162,7 @@ class _Fixed:
         return self._sequences(target, Spans(spans.document, spans.start, offset, spans.tokens))
 
     def _pieces(self, spans: Spans) -> Spans:
-        """The runs cut into pieces of at most one sequence; one without tokens stays."""
+        """The runs cut into pieces of at most one sequence; runs without tokens are kept."""
         count = np.maximum(-(-spans.tokens // self._length), 1)
         ends = np.cumsum(count)
         number = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - count, count)
@@ -194,7 +194,7 @@ class Concatenated(_Fixed):
 
 
 class Separate(_Fixed):
-    """Every document gets sequences of its own."""
+    """Every document gets separate sequences."""
 
     def _complete(self) -> Sequences:
         ids, whole = self._ids, self._waiting

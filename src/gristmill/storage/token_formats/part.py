@@ -37,10 +37,10 @@ DTYPES: Mapping[TokenFormat, tuple[str, ...]] = {
     "mds": ("uint16", "uint32", "int32", "int64"),
     "litdata": LITDATA_DTYPES,
 }
-"""Types of a token that readers of a format know, in the order in which they are tried."""
+"""Token types that readers of a format support, in the order in which they are tried."""
 
 ROW, ID, SOURCE = "gristmill.row", "gristmill.id", "gristmill.source"
-"""Columns of a payload that say where each document comes from; further ones go into the table of a shard."""
+"""Columns of a payload that hold the origin of each document; others go into the table of a shard."""
 _ORIGINS = {"row": ROW, "id": ID, "source": SOURCE}
 _RUN_COLUMNS = ("document", "start", "shard", "offset", "tokens")
 
@@ -50,13 +50,13 @@ class TokenLayout:
     """How the documents of a partition become files.
 
     Attributes:
-        format: Of the shards.
-        dtype: Of a token.
-        pack: How documents are packed; None leaves every document as it is.
-        sequence_length: With packing, the length of a sequence.
-        pad_id: With packing, the token that fills sequences.
-        shard_tokens: The most tokens of a shard; a longer document gets a shard of its own. None for no limit.
-        compression: Of Parquet and Arrow files.
+        format: Format of the shards.
+        dtype: Type of a token.
+        pack: How documents are packed; None for no packing.
+        sequence_length: Length of a sequence, with packing.
+        pad_id: Padding token, with packing.
+        shard_tokens: Maximum number of tokens per shard; a longer document gets its own shard. None for no limit.
+        compression: Compression of Parquet and Arrow files.
     """
 
     format: TokenFormat
@@ -78,7 +78,7 @@ class TokenLayout:
 
 
 def _sorted_runs(parts: list[dict[str, Integers]]) -> dict[str, Integers]:
-    """The runs by document, joined where only the end of a batch has cut them."""
+    """The runs by document, joined if they were split only by the end of a batch."""
     empty = np.zeros(0, np.int64)
     columns = {name: np.concatenate([empty, *(part[name] for part in parts)]) for name in _RUN_COLUMNS}
     order = np.lexsort((columns["start"], columns["document"]))
@@ -86,7 +86,7 @@ def _sorted_runs(parts: list[dict[str, Integers]]) -> dict[str, Integers]:
 
 
 class _OpenShard:
-    """The shard that is being written, and what is in it so far."""
+    """The shard that is being written, and its contents so far."""
 
     def __init__(self, file: ShardFile, ending: str) -> None:
         self.file = file
@@ -111,7 +111,7 @@ class TokenPart:
         path: The first shard.
         layout: How documents become files.
         with_places: Also write the list of places.
-        storage_options: Handed to fsspec for URLs.
+        storage_options: File system options for URLs.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class TokenPart:
         self._write(made, extra if extra.num_columns and self._layout.pack is None else None)
 
     def _write(self, made: Sequences, extra: pa.Table | None) -> None:
-        """Write sequences into shards, of which a new one begins where one is full."""
+        """Write sequences into shards, beginning a new one when one is full."""
         self._tokens += len(made.ids)
         self._padding += made.padding
         limit = self._layout.shard_tokens
@@ -182,10 +182,10 @@ class TokenPart:
                 self._close_shard()
 
     def _note(self, shard: _OpenShard, spans: Spans, begin: int, end: int, *, leading: bool) -> None:
-        """Note which runs of documents went into a shard with the tokens `begin` to `end`.
+        """Record which runs of documents went into a shard with the tokens `begin` to `end`.
 
-        Those without tokens between the last token before and the last one of these are among them, and with `leading`
-        those in front of all tokens.
+        This includes runs without tokens between the token before `begin` and the last one of these, and with `leading`
+        those before all tokens.
         """
         start, stop = spans.offset, spans.offset + spans.tokens
         inside = (start < end) & (stop > begin) & (spans.tokens > 0)
@@ -263,7 +263,7 @@ class TokenPart:
         return places_bytes(table, facts)
 
     def abort(self) -> None:
-        """Throw away what is not finished."""
+        """Discard unfinished files."""
         if self._shard is not None:
             self._shard.file.abort()
             self._shard = None

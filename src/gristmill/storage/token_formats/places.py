@@ -1,9 +1,9 @@
-"""Where the tokens of each document are: the list of places that lies in the record of a partition.
+"""The positions of each document's tokens: the list of places in the record of a partition.
 
-A row stands for a run of tokens: `tokens` tokens of the document in row `row` of the partition, beginning with its
-token number `start`, lie in the shard number `shard` from `offset` on. Offsets count tokens from the start of the
-shard, padding included. `id` is the document's id and `source` the input file, where they are known. A document has
-one run, or several where packing has cut it. The metadata says what the shards are.
+A row represents a run of tokens: `tokens` tokens of the document in row `row` of the partition, beginning with its
+token number `start`, are in the shard number `shard`, starting at `offset`. Offsets count tokens from the start of the
+shard, padding included. `id` is the document's id and `source` the input file, if known. A document has one run, or
+several if packing split it. The metadata describes the shards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
 
 
 def merge_runs(columns: dict[str, Any]) -> dict[str, Any]:
-    """Join neighbouring runs of one document that lie side by side: they were cut where a batch ended."""
+    """Join adjacent runs of one document, which were split at the end of a batch."""
     document, start, shard = columns["document"], columns["start"], columns["shard"]
     offset, tokens = columns["offset"], columns["tokens"]
     if len(document) < 2:
@@ -49,7 +49,7 @@ def merge_runs(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def places_bytes(table: pa.Table, facts: Mapping[str, Any]) -> bytes:
-    """The list as a Parquet file; equal lists give equal bytes."""
+    """The list as a Parquet file; equal lists produce equal bytes."""
     table = table.cast(SCHEMA).replace_schema_metadata({METADATA_KEY: json.dumps(facts, sort_keys=True)})
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -68,12 +68,12 @@ def places_bytes(table: pa.Table, facts: Mapping[str, Any]) -> bytes:
 
 
 def facts_of(schema: pa.Schema) -> dict[str, Any]:
-    """What the metadata of a list says about its shards.
+    """The description of the shards in the metadata of a list.
 
     Raises:
-        ValueError: It has none, or not in a form that can be read.
+        ValueError: It is missing or unreadable.
     """
     found = json.loads((schema.metadata or {}).get(METADATA_KEY, b"null"))
     if not isinstance(found, dict) or not isinstance(found.get("shards"), list):
-        raise ValueError("it does not say what its shards are")
+        raise ValueError("it does not describe its shards")
     return found

@@ -1,4 +1,4 @@
-"""Reading shards back: the tokens of any of the formats by their position in the shard."""
+"""Reading shards of any format: tokens by their position in the shard."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ShardTokens:
 
     Attributes:
         path: The file with the tokens.
-        format: Of the shard.
-        dtype: Of a token.
-        lengths: Of the sequences; a plain NumPy array of tokens is one sequence.
+        format: Format of the shard.
+        dtype: Type of a token.
+        lengths: Lengths of the sequences; a plain NumPy array of tokens is one sequence.
 
     Raises:
         InputNotFoundError: There is no such file, or its index is missing.
@@ -54,11 +54,11 @@ class ShardTokens:
 
     @property
     def tokens(self) -> int:
-        """How many tokens it has, padding included."""
+        """The number of tokens, padding included."""
         return int(self.lengths.sum())
 
     def read(self, offset: int, count: int) -> Tokens:
-        """The tokens from a position on; fewer where the shard ends before."""
+        """The tokens from a position; fewer if the shard ends before."""
         return self._read(offset, max(0, min(count, self.tokens - offset)))
 
     def _open(self) -> _Opened:

@@ -1,4 +1,4 @@
-"""What every kind of shard is while it is written, and a temporary file for formats whose header comes last."""
+"""The interface of shards under construction, and a temporary file for formats whose header is written last."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class ShardFile(Protocol):
     """A shard under construction."""
 
     def append(self, ids: Tokens, lengths: Integers, extra: pa.Table | None) -> None:
-        """Add sequences; `extra` holds their further columns."""
+        """Add sequences; `extra` holds additional columns."""
 
     def close(self, rows: int, bounds: tuple[Integers, Integers]) -> list[WrittenFile]:
         """Finish the files of the shard.
 
         Args:
-            rows: How many documents begin in it.
-            bounds: Where the runs of documents begin and end.
+            rows: Number of documents that begin in it.
+            bounds: Starts and ends of the runs of documents.
         """
 
     def abort(self) -> None:
-        """Throw it away."""
+        """Discard it."""
 
 
 class Spool:
-    """Bytes that are kept until the header before them is known; more than a few MB lie in a file without a name.
+    """Buffers bytes until the header before them is known; more than a few MB go to an unnamed temporary file.
 
     Args:
         path: The file they are for; the temporary one is on the same disk.
@@ -75,5 +75,5 @@ class Spool:
             self._file.close()
 
     def discard(self) -> None:
-        """Forget them."""
+        """Discard them."""
         self._file.close()

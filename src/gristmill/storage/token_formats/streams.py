@@ -1,9 +1,8 @@
 """Shards for streaming loaders: MosaicML's MDS and LitData's chunks, both with an `index.json` for the whole output.
 
-Both begin with the number of samples and the offsets of all of them (uint32), so that a shard is smaller than 4 GB. An
-MDS shard has its configuration as JSON behind that; of a sample whose size is not fixed, the size comes first (uint32),
-then the shape of the array, then its values. A chunk of LitData holds bare tokens. The layouts are those of
-mosaicml-streaming 0.13 and litdata 0.2.
+Both begin with the number of samples and their offsets (uint32), so a shard is smaller than 4 GB. In an MDS shard, the
+configuration follows as JSON; a sample of variable size starts with its size (uint32), then the shape of the array,
+then its values. A chunk of LitData holds bare tokens. The layouts are those of mosaicml-streaming 0.13 and litdata 0.2.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ class StreamShard:
     """A shard of samples under construction; sequences without tokens are not samples.
 
     Args:
-        path: Of the file, which ends with `.mds` or `.bin`.
-        dtype: Of a token.
-        sequence_length: With packing, the length of a sequence.
-        storage_options: Handed to fsspec for URLs.
+        path: Path of the file, which ends with `.mds` or `.bin`.
+        dtype: Type of a token.
+        sequence_length: Length of a sequence, with packing.
+        storage_options: File system options for URLs.
     """
 
     def __init__(
@@ -89,12 +88,12 @@ class StreamShard:
         return [self._spool.publish(header, rows=rows, storage_options=self._storage_options)]
 
     def abort(self) -> None:
-        """Throw the samples away."""
+        """Discard the samples."""
         self._spool.discard()
 
 
 def _shape(length: int) -> bytes:
-    """The shape of an array with one axis, as MDS has it: axes and width of a number in a byte, then the number."""
+    """The shape of a one-dimensional array in MDS: number of axes and integer width in one byte, then the length."""
     for code, width in enumerate((1, 2, 4)):
         if length < 1 << 8 * width:
             return bytes([1 << 2 | code]) + length.to_bytes(width, "little")
@@ -102,7 +101,7 @@ def _shape(length: int) -> bytes:
 
 
 def mds_config(dtype: npt.DTypeLike, sequence_length: int | None) -> dict[str, Any]:
-    """What an MDS shard says of its samples: one array of tokens, of a fixed length where sequences are packed."""
+    """The description of samples in an MDS shard: one array of tokens, of fixed length if sequences are packed."""
     kind = np.dtype(dtype)
     encoding = f"ndarray:{kind.name}" + ("" if sequence_length is None else f":{sequence_length}")
     return {
@@ -118,7 +117,7 @@ def mds_config(dtype: npt.DTypeLike, sequence_length: int | None) -> dict[str, A
 
 
 def mds_index(shards: Sequence[Mapping[str, Any]], dtype: str, sequence_length: int | None) -> bytes:
-    """The `index.json` of MDS shards, of each its `file`, `bytes` and `samples`."""
+    """The `index.json` of MDS shards, with the `file`, `bytes` and `samples` of each."""
     entries = []
     for shard in shards:
         data = {"basename": shard["file"], "bytes": shard["bytes"], "hashes": {}}

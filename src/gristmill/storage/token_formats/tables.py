@@ -14,17 +14,17 @@ from gristmill.storage.token_formats.shard import Integers, Tokens
 
 INPUT_IDS = "input_ids"
 _GROUP_TOKENS = 1 << 20
-"""Tokens of a row group or record batch: however batches came, files are cut at the same rows."""
+"""Tokens per row group or record batch: files are cut at the same rows, however they were batched."""
 
 
 class TableShard:
     """A table of sequences under construction.
 
     Args:
-        path: Of the file; its ending decides between Parquet and Arrow.
-        dtype: Of a token.
+        path: Path of the file; its extension decides between Parquet and Arrow.
+        dtype: Type of a token.
         compression: `zstd` and others; None for none.
-        storage_options: Handed to fsspec for URLs.
+        storage_options: File system options for URLs.
     """
 
     def __init__(
@@ -83,6 +83,6 @@ class TableShard:
         return [WrittenFile(written.path, written.size, rows, written.hash)]
 
     def abort(self) -> None:
-        """Throw the rows away."""
+        """Discard the rows."""
         if self._sink is not None:
             self._sink.abort()

@@ -217,7 +217,7 @@ def test_one_line_many_times_takes_one_row_of_the_counts(tmp_path: Path) -> None
     [
         ({"unit": "word"}, "unit='word'"), ({"scope": "site"}, "scope='site'"), ({"keep": "last"}, "keep='last'"),
         ({"max_count": 0}, "max_count=0"), ({"min_chars": 0}, "min_chars=0"), ({"action": "cutt"}, "mean 'cut'"),
-        ({"max_share": 2}, "between 0 and 1"), ({"action": "drop"}, "above which share"),
+        ({"max_share": 2}, "between 0 and 1"), ({"action": "drop"}, "share above which"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(options: dict[str, Any], match: str) -> None:

@@ -118,7 +118,7 @@ def test_a_stage_of_a_user() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(UsageError, match=r"DistillStage\(model_name=None\): pass a text"):
+    with pytest.raises(UsageError, match=r"DistillStage\(model_name=None\): must be a non-empty string"):
         DistillStage()
     with pytest.raises(UsageError, match=r"has no \{document\}"):
         DistillStage(prompt="Shorten it", model_name="m")

@@ -73,7 +73,7 @@ def test_replacing_the_text_and_another_prompt(tmp_path: Path) -> None:
     ("options", "told"),
     [
         ({"translation_prompt_path": "/nowhere/prompt"}, "No such file"),
-        ({"text_field": "a b"}, "plain word"),
+        ({"text_field": "a b"}, "valid identifier"),
     ],
 )
 def test_options_that_are_refused(options: dict[str, Any], told: str) -> None:
@@ -82,5 +82,5 @@ def test_options_that_are_refused(options: dict[str, Any], told: str) -> None:
 
 
 def test_languages_are_words() -> None:
-    with pytest.raises(UsageError, match="name a language"):
+    with pytest.raises(UsageError, match="must be a language"):
         TranslationStage("de", "{{ 7 }}", "m")

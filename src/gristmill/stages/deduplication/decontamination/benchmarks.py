@@ -126,7 +126,7 @@ def read_items(
 
 
 def _texts_in(value: Any, depth: int = 0) -> list[str]:
-    """All strings in a value, also in lists and objects such as the choices of a question."""
+    """All strings in a value, including those in lists and objects such as the choices of a question."""
     if isinstance(value, str):
         return [value]
     if depth >= _DEPTH:

@@ -27,10 +27,10 @@ MOST_ITEMS = 100
 """
 _EXCERPT = 1000
 _GRAMS_PER_FILTER_WORD = 4
-"""At the most, so that no more than 0.6 % of other n-grams pass the filter."""
+"""Maximum, so that no more than 0.6 % of other n-grams pass the filter."""
 
 TOO_SHORT, TEMPLATE, SEARCHED = 0, 1, 2
-"""What can happen to an item: too few words, nothing but templates, or searched for."""
+"""Status of an item: too few words, only templates, or searched for."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _one_list(values: Any) -> pa.Array:
 def _covered(
     words: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint8], item_bounds: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """How many words of each item are part of an n-gram."""
+    """The number of words of each item that are part of an n-gram."""
     reach = np.zeros(int(item_bounds[-1]), np.int64)
     reach[words] = words + sizes  # a word begins one n-gram at the most
     inside = np.maximum.accumulate(reach) > np.arange(len(reach))

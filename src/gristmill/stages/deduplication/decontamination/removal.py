@@ -188,7 +188,7 @@ class ContaminationRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
 def _spans_of(
     found: pa.Table, firsts: npt.NDArray[np.int64], lasts: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The passages of every document of all its items, sorted; and where those of each document begin."""
+    """The passages of all items of every document, sorted, and where those of each document begin."""
     lists = found.column("spans").chunk(0)
     offsets, values = lists.offsets.to_numpy(), lists.values.to_numpy()
     # Pairs are sorted by document, so those of a document are neighbours, and so are their passages.

@@ -211,7 +211,7 @@ class ContaminatedItems(RangeReader):
 
 
 def _lists(table: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The values of a column of lists one after the other, and where each list begins."""
+    """The concatenated values of a column of lists, and where each list begins."""
     lists = table.column(name).combine_chunks()
     if isinstance(lists, pa.ChunkedArray):
         lists = pa.concat_arrays(lists.chunks)

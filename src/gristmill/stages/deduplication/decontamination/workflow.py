@@ -177,7 +177,7 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
                 raise UsageError(f"{option}={value!r}: must be a whole number, at least {least}.")
 
     def _check_match(self) -> None:
-        """Refuse options that the kind of matching does not use."""
+        """Reject options that do not apply to this kind of matching."""
         semantic = self.match == "semantic"
         if semantic and self.action == "cut":
             raise UsageError(

@@ -94,7 +94,7 @@ class ContentHashes(DocumentStage):
         return task.with_columns(TableColumns(table))
 
     def _compared(self, batch: DocumentBatch) -> pa.Array:
-        """What is compared of every document: its text, or its normalised URL or title."""
+        """The compared value of every document: its text, or its normalised URL or title."""
         given = texts_of(batch, self.key_field)
         if self.key == "text":
             return given

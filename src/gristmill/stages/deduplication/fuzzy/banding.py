@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gristmill.errors import UsageError
 
 MOST_HASHES = 140
-"""Maximum number of hashes: more would find little more and cost more."""
+"""Maximum number of hashes: more would cost more and find little more."""
 WANTED_RECALL = 0.99
 """Share of the pairs exactly at the threshold that must be found; more of those above it are."""
 MOST_BANDS = 256
@@ -111,7 +111,7 @@ def estimated_precision(similarities: Floats, threshold: float) -> dict[str, Any
 
 
 class RecallEstimate:
-    """The share of all pairs above the threshold that was compared at all.
+    """The share of all pairs above the threshold that was compared.
 
     A pair that was found represents 1/p existing pairs, where p is the probability that the bands find a pair of its
     similarity (Horvitz and Thompson 1952).
@@ -207,7 +207,7 @@ def recall_of_estimates(
         compared: Share of all duplicates that was compared.
         far: Number of pairs with estimates so high that none is wrong.
         near: Number of other pairs near the threshold, of which a sample was checked.
-        taken: Which pairs of the sample were treated as duplicates.
+        taken: Which pairs of the sample were classified as duplicates.
         right: Which pairs of the sample are duplicates.
     """
     if compared["value"] is None or not right.any():
@@ -233,8 +233,8 @@ def near_threshold(
 
     Returns:
         `above` and `below` count the pairs of the sample by their true similarity; `precision` is the share of pairs
-        treated as duplicates that are, `recall` the share of duplicates that were treated as such, and `compared` the
-        share of duplicates this close that the bands found at all.
+        classified as duplicates that are, `recall` the share of duplicates that were classified as such, and `compared`
+        the share of duplicates this close that the bands found at all.
     """
     near = np.abs(exact - threshold) < _NEAR
     taken, right = estimates[near] >= threshold, exact[near] >= threshold

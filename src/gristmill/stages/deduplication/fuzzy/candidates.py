@@ -17,7 +17,7 @@ WIDE = 24
 """Groups with at most this many different contents are compared pair by pair; larger ones in linear time."""
 
 CANDIDATES = pa.schema([("document", pa.uint64()), ("other", pa.uint64()), ("equal", pa.bool_())])
-"""Each pair twice, once from either side, so that every document finds its own by its key."""
+"""Each pair is listed twice, once from either side, so that every document finds its pairs by its key."""
 
 
 class BandGroups(RangeReader):
@@ -76,7 +76,7 @@ class NewBandGroups(RangeReader):
 
 
 def _read_only(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The same for a kernel, whether mapped from a file or not."""
+    """A read-only view, so that kernels get the same type for mapped files and others."""
     values = values.view()
     values.flags.writeable = False
     return values

@@ -26,7 +26,7 @@ from gristmill.storage.partitions import Partition
 INDEX_FILE = "index.json"
 FORMAT = 1
 PARTS = ("bands", "shingles", "pairs")
-"""What is kept of each source."""
+"""The kinds of files kept for each source."""
 _CHUNK = 1 << 22
 Check = Literal["all", "touched"]
 
@@ -109,7 +109,7 @@ class FuzzyIndex:
         return index
 
     def _lists(self) -> list[list[dict[str, Any]]]:
-        """The lists of all files that make up the index, or that a run that is resumed needs."""
+        """The lists of all files of the index, including those needed to resume a run."""
         lists = [files for source in self.sources for files in (*source["files"].values(), source["removed_before"])]
         return [*lists, self.record["removed"]]
 

@@ -1,4 +1,4 @@
-"""The third step, which reads candidates again and stores their shingles; and the lookup of stored shingles."""
+"""The third step, which rereads candidates and stores their shingles; and the lookup of stored shingles."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 EMPTY = "empty"
 BANDS_ENDING, SHINGLES_ENDING = ".bands.arrow", ".shingles.arrow"
-"""How the files of `IndexWriter` end."""
+"""Suffixes of the files of `IndexWriter`."""
 _KEPT = ("rank", "id", "shingles")
 _INDEX_RUN_BYTES = 16 << 20
-"""Shingles take more room than the text; smaller files reuse the same memory, which costs less than new pages."""
+"""Shingles take more space than the text; smaller files reuse the same memory, which costs less than new pages."""
 # Documents without a shingle that are to be merged all the same share this content.
 _EMPTY_CONTENT = np.uint64(0)
 
@@ -47,7 +47,7 @@ class MinHashes(DocumentStage):
         seed: Seed of the hash functions.
         merge_empty: Whether empty texts count as duplicates of each other.
         keep_shingles: For an index: also keep the shingles, the id and the rank of every document.
-        id_field: The column with the ids, for `keep_shingles`.
+        id_field: Column that holds document ids, for `keep_shingles`.
     """
 
     notes_changes = True
@@ -110,7 +110,7 @@ class MinHashes(DocumentStage):
         return result if self.merge_empty else result.drop(empty, reason=EMPTY)
 
     def _hashes(self, data: Bytes, offsets: Integers) -> tuple[Hashes, Hashes, Integers, Hashes]:
-        """The band hashes of all documents, hashes of their whole contents, their numbers of shingles, and these."""
+        """The band hashes and content hashes of all documents, their numbers of shingles, and the shingles."""
         size = self.char_ngrams or self.word_ngrams
         unit = WORDS if self.char_ngrams is None else CHARACTERS
         bands = (self.banding.bands, self.banding.rows)
@@ -150,7 +150,7 @@ def _rows_of_bands(table: pa.Table) -> pa.Table:
 
 
 class IndexWriter(SortedRunWriter):
-    """Writes the bands, and the shingles of every document to files of their own, sorted by document."""
+    """Writes the bands, and the shingles of every document to separate files, sorted by document."""
 
     name = "sorted_bands_and_shingles"
     fork_safe = True

@@ -30,7 +30,7 @@ def listed_parts(documents: Keys, bounds: Integers, *columns: Integers | Hashes)
     Args:
         documents: The key of every document.
         bounds: Document `i` has the parts `bounds[i]` to `bounds[i + 1]`.
-        columns: Hash, second hash, place and count of all parts.
+        columns: Hash, second hash, position and count of all parts.
     """
     offsets = pa.array(bounds.astype(np.int64))
     lists = [pa.LargeListArray.from_arrays(offsets, pa.array(values)) for values in columns]
@@ -101,7 +101,7 @@ class RepeatedParts(RangeReader):
 def lookup_arrays(
     table: Integers, first: Hashes, second: Hashes, documents: Keys, kept: Keys, places: Integers
 ) -> tuple[Integers, Hashes, Hashes, Keys, Keys, Integers]:
-    """A list as the kernel reads it: all read-only, so that one compilation serves mapped files and others."""
+    """A list in the form that kernels expect: read-only, so that one compilation serves mapped files and others."""
     views = tuple(array.view() for array in (table, first, second, documents, kept, places))
     for view in views:
         view.flags.writeable = False

@@ -69,7 +69,7 @@ class LineDeduplicationWorkflow(RepeatedTextWorkflow):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_count < 1:
-            raise UsageError(f"max_count={self.max_count!r}: must be a whole number from 1 on.")
+            raise UsageError(f"max_count={self.max_count!r}: must be a whole number, at least 1.")
         self.reason = f"repeated_{self.unit}"
 
     def _rule_of_text(self) -> UnitRule:

@@ -54,7 +54,7 @@ class UnitRule:
                     f"{option}={value!r}: must be one of {', '.join(allowed)}.{did_you_mean(str(value), allowed)}"
                 )
         if self.min_chars < 1:
-            raise UsageError(f"min_chars={self.min_chars!r}: must be a whole number from 1 on.")
+            raise UsageError(f"min_chars={self.min_chars!r}: must be a whole number, at least 1.")
 
     @property
     def columns(self) -> list[str]:
@@ -62,7 +62,7 @@ class UnitRule:
         return [self.url_field] if self.scope == "domain" else []
 
     def units(self, texts: TextColumn) -> tuple[Integers, Integers, Integers]:
-        """Starts and ends of all units, and the bounds of each document's."""
+        """Starts and ends of all units, and the bounds of each document's units."""
         return find_units(texts.data, texts.offsets, _KINDS[self.unit], self.min_chars, *unit_tables())
 
     def hashes(

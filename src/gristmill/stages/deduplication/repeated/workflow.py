@@ -1,4 +1,4 @@
-"""What the workflows for repeated text share: options, the last step, and their report."""
+"""Base class of the workflows for repeated text: options, the last step, and the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RepeatedTextWorkflow(DeduplicationWorkflow):
     """Base class of workflows that cut passages from documents; see `LineDeduplicationWorkflow` for the arguments."""
 
     removal: ClassVar[type[RepeatRemoval[Any]]]
-    """The stage that takes out what repeats."""
+    """The stage that removes repeated text."""
     perform_removal = True
     survivor = "first"
     score_field = None
@@ -57,7 +57,7 @@ class RepeatedTextWorkflow(DeduplicationWorkflow):
 
     @abstractmethod
     def _rule_of_text(self) -> Any:
-        """What is compared; raises UsageError where the options do not fit."""
+        """The rule for comparing; raises UsageError if options are invalid."""
 
     def _remover(self, steps: Steps, removals: RunFiles, *, step: str | None = None) -> Stage:
         return self.removal(
@@ -71,13 +71,13 @@ class RepeatedTextWorkflow(DeduplicationWorkflow):
         )
 
     def _count(self, steps: Steps, step: str, hashes: Stage, columns: Sequence[str]) -> None:
-        """The step that leaves the hashes of all documents."""
+        """Run the step that writes the hashes of all documents."""
         reader = steps.source.reader([self.text_field, *columns])
         steps.run(step, [reader, hashes, steps.writer(step, PartWriter)], id_field=None)
         steps.check_input()
 
     def _listed(self, steps: Steps, counted: str, listed: str, repeated: RepeatedParts) -> RunFiles:
-        """The step that lists the repeats among the hashes from the step `counted`."""
+        """Run the step that lists the repeats among the hashes of the step `counted`."""
         found = steps.runs(counted)
         source = KeyRanges(found, hash_cuts(range_count(found.size)))
         steps.run(listed, [source, repeated, steps.writer(listed)], id_field=None)

@@ -1,8 +1,8 @@
 """Chains of pairs: a document may be a duplicate of another, which duplicates a third; the survivor ends the chain.
 
-Chains may be as long as there are documents and span all files, so they are shortened in rounds: in each, every
-document is linked to the target of its target, which at least halves all chains. A round holds one range of documents
-in memory and looks the others up in mapped files.
+A chain may contain all documents and span all files, so chains are shortened in rounds: in each, every document is
+linked to the target of its target, which at least halves all chains. A round holds one range of documents in memory and
+looks the others up in mapped files.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ShorterChains(RangeReader):
             yield self._beyond(table.slice(start, SLICE))
 
     def _beyond(self, table: pa.Table) -> pa.Table:
-        """The pairs handed on to what the other one goes for in any of the files."""
+        """The pairs with each target replaced by its own target, looked up in all files."""
         for file in self.runs.files:
             there = open_run(file.path, storage_options=self.runs.storage_options)
             if not there.num_rows:
@@ -95,7 +95,7 @@ class ShorterChains(RangeReader):
 
 
 def _parents(documents: Keys, others: Keys) -> Integers:
-    """For each document the place of the one it goes for, among the sorted documents; its own where that one stays."""
+    """For each document, the position of its target among the sorted documents; its own if the target is not there."""
     if not len(documents):
         return np.empty(0, np.int64)
     places = np.minimum(np.searchsorted(documents, others), len(documents) - 1).astype(np.int64)
@@ -103,7 +103,7 @@ def _parents(documents: Keys, others: Keys) -> Integers:
 
 
 def _handed_on(table: pa.Table, moved: npt.NDArray[np.bool_], target: pa.Table, places: Integers) -> pa.Table:
-    """The table whose rows in `moved` go for the same as those of `target` at `places`."""
+    """The table in which the rows in `moved` take over the targets of the rows of `target` at `places`."""
     if not moved.any():
         return table
     mask = pa.array(moved)

@@ -32,8 +32,8 @@ SAMPLE_PER_CLUSTER = 96
 def border_width(least: float) -> float:
     """Distance from a boundary within which a vector visits the other side, to find neighbours of at least this cosine.
 
-    Vectors of that cosine are `sqrt(2 - 2 cosine)` apart, but only a part of it points across the border. Chosen by
-    measuring: see `benchmarks/bench_dedup_semantic.py`.
+    Vectors of that cosine are `sqrt(2 - 2 cosine)` apart, but only part of that crosses the boundary. Chosen by
+    measurement: see `benchmarks/bench_dedup_semantic.py`.
     """
     return _REACH * math.sqrt(1.0 - least)
 
@@ -51,7 +51,7 @@ class Centroids(RangeReader):
         clusters: Number of centroids.
         seed: Seed for the initial vectors.
         max_iter: Maximum number of rounds.
-        tol: When to stop.
+        tol: Tolerance for stopping.
     """
 
     name = "centroids"

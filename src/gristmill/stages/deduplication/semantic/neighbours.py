@@ -37,7 +37,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def check_which_to_keep(value: str) -> None:
-    """Refuse an unknown rule."""
+    """Reject an unknown rule."""
     if value not in get_args(WhichToKeep):
         known = get_args(WhichToKeep)
         raise UsageError(
@@ -171,7 +171,7 @@ class EqualVectors(RangeReader):
 
 
 class NearestPairs(RangeReader):
-    """Lists one pair for each document of a range, the nearest: what every later choice of `eps` is based on."""
+    """Lists one pair for each document of a range, the nearest, from which any `eps` can be chosen later."""
 
     name = "nearest_pairs"
     fork_safe = True

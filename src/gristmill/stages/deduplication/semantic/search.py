@@ -41,8 +41,8 @@ class SearchSettings:
     Attributes:
         n_clusters: Number of clusters; None uses the square root of the number of different vectors.
         max_iter: Maximum number of rounds of k-means.
-        tol: When k-means stops.
-        seed: For everything random.
+        tol: Tolerance for stopping k-means.
+        seed: Random seed.
         which_to_keep: The preference; None uses the survivor rule.
         max_eps: Maximum distance of the pairs to keep, so that any smaller `eps` can be chosen afterwards.
     """
@@ -59,7 +59,7 @@ class SearchSettings:
             raise UsageError(f"n_clusters={self.n_clusters!r}: must be at least 1, or None to derive it.")
         if self.max_iter < 1 or self.tol < 0:
             raise UsageError(
-                f"max_iter={self.max_iter!r} and tol={self.tol!r}: must be at least 1 round, and not negative."
+                f"max_iter={self.max_iter!r} and tol={self.tol!r}: max_iter must be at least 1, and tol not negative."
             )
         if self.which_to_keep is not None:
             check_which_to_keep(self.which_to_keep)
@@ -151,7 +151,7 @@ def _max_eps_of(least: float) -> float:
 
 
 def _forget_search(steps: Steps) -> None:
-    """Remove the output of the steps from clustering on.
+    """Remove the output of clustering and all later steps.
 
     The plan of a step is removed last of its files, and that of clustering, which identifies the search, last of all:
     an interrupted run finds it again and continues the removal.
@@ -206,7 +206,7 @@ def histogram(pairs: RunFiles, least: float) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class SearchForecast:
-    """What clustering and search will need."""
+    """Estimated requirements of clustering and search."""
 
     bytes: int
     memory: int
@@ -215,7 +215,7 @@ class SearchForecast:
 
 
 def search_forecast(documents: int, dimensions: int, settings: SearchSettings, *, workers: int) -> SearchForecast:
-    """What the steps between vectors and pairs will need for this number of documents."""
+    """Estimate the requirements of the steps between vectors and pairs for this number of documents."""
     clusters = settings.clusters(max(1, documents))
     sample = sample_size(max(1, documents), clusters, dimensions)
     learning = _ROUNDS * sample * clusters

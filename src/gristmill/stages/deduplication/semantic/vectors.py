@@ -111,7 +111,7 @@ def _without_empty(valid: Any, lengths: Any, array: Any) -> tuple[Any, Any, Any]
 
 
 def _of_json(texts: list[str | None]) -> pa.Array:
-    """Lists written as JSON."""
+    """Parse lists written as JSON."""
     lists = [None if text is None else _parsed(text) for text in texts]
     try:
         return pa.array(lists, pa.large_list(pa.float64()))
@@ -165,7 +165,7 @@ class DocumentVectors(DocumentStage):
     Documents without an embedding, or with one that has no direction, are dropped: they are not compared.
 
     Args:
-        embedding_field: The column with the embeddings.
+        embedding_field: Column that holds the embeddings.
         text_field: Column that holds the text, for the rules that use it.
         id_field: Column that holds document ids.
         rule: Ranks the documents, if a `survivor=` was set.

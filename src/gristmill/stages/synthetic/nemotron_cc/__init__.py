@@ -1,1 +1,1 @@
-"""Rewriting documents with a language model in the ways of Nemotron-CC."""
+"""Rewriting documents with a language model, as in Nemotron-CC."""

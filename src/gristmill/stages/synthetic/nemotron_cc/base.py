@@ -1,4 +1,4 @@
-"""The base of stages that rewrite documents, by the parameters that scripts of NeMo Curator give."""
+"""The base class of stages that rewrite documents, with the parameters of NeMo Curator."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ from gristmill.models.client.llm_client import (
 from gristmill.stages.text.annotate.stage import LLMStage
 
 DOCUMENT = "document"
-"""The field of a prompt that stands for the document."""
+"""The placeholder of the document in a prompt."""
 
 
 @dataclass(eq=False, repr=False)
 class BaseSyntheticStage(LLMStage):
-    """Asks a language model to rewrite every document, and puts the answer into a column of its own.
+    """Lets a language model rewrite every document, and stores the answer in a separate column.
 
     Caching, retries, budgets and quarantine are those of `LLMStage`. A subclass may set other defaults, and may
     override `_process_llm_prompt` and `_process_llm_response`.
 
     Args:
-        system_prompt: The system's message; None sends none.
-        prompt: The user's message, with `{document}` where the document goes.
-        input_field: The column with the document.
-        output_field: The column for the answer.
-        client: Reaches the model: an `AsyncLLMClient`, or an `LLMClient`, which is asked one question at a time.
-            `"transformers"` and `"vllm"` run `model_name` in this process. None: a server, by the options below.
-        model_name: The model, as the server names it.
+        system_prompt: System message; None sends none.
+        prompt: User message, with `{document}` in place of the document.
+        input_field: Column that holds the document.
+        output_field: Column for the answer.
+        client: Client of the model: an `AsyncLLMClient`, or an `LLMClient`, which handles one request at a time.
+            `"transformers"` and `"vllm"` run `model_name` in this process. None uses a server, with the options below.
+        model_name: Model name on the server.
         generation_config: Sampling parameters: a `GenerationConfig` or its fields as a mapping.
-        name: How the stage is called in reports.
-        base_url: The URL of the server, usually ending in `/v1`; default: the variable OPENAI_BASE_URL.
-        api_key_env: The name of the environment variable that holds the API key.
+        name: Name of the stage in reports.
+        base_url: URL of the server, usually ending in `/v1`; defaults to the environment variable OPENAI_BASE_URL.
+        api_key_env: Environment variable that holds the API key.
         max_chunk_chars: Rewrite longer documents in chunks of at most this many characters, joined by blank lines.
         truncated: What to do with an answer that was cut off at `max_tokens`: `quarantine` its document, or `keep` it.
-        max_concurrent_requests: How many requests may be under way at once; a `client` has its own setting.
-        budget_tokens: Stop before more tokens than this are spent on an output; None for no limit.
-        cache_dir: A local folder for the cache, instead of the record of the output.
+        max_concurrent_requests: Maximum number of concurrent requests; a `client` has its own setting.
+        budget_tokens: Maximum number of tokens to spend on an output; the run stops before exceeding it. None for no
+            limit.
+        cache_dir: Local folder for the cache, instead of the record of the output.
 
     Example:
         >>> stage = BaseSyntheticStage(
@@ -77,7 +78,7 @@ class BaseSyntheticStage(LLMStage):
         for parameter in ("prompt", "input_field", "output_field", "model_name"):
             value = getattr(self, parameter)
             if not isinstance(value, str) or not value.strip():
-                raise UsageError(f"{type(self).__name__}({parameter}={value!r}): pass a text.")
+                raise UsageError(f"{type(self).__name__}({parameter}={value!r}): must be a non-empty string.")
         check_prompt(str(self.prompt), owner=type(self).__name__)
         given = vars(self).pop("client", None)
         options = {name: vars(self).pop(name) for name in ("base_url", "api_key_env", "max_concurrent_requests")}
@@ -102,7 +103,7 @@ class BaseSyntheticStage(LLMStage):
         return _Prompt(self), None if self.system_prompt is None else _Fixed(self.system_prompt)
 
     def _process_llm_prompt(self, sample: Mapping[str, Any]) -> str:
-        """The user's message for one document, given its columns."""
+        """The user message for one document, given its columns."""
         column = str(self.input_field)
         if column not in sample:
             raise KeyError(f"Expected input field {column!r} in the document; it has {', '.join(map(repr, sample))}.")
@@ -118,7 +119,7 @@ class BaseSyntheticStage(LLMStage):
 
 
 class _Prompt:
-    """The user's message in place of a Jinja template: nothing in a document or prompt is evaluated."""
+    """The user message in place of a Jinja template: nothing in a document or prompt is evaluated."""
 
     def __init__(self, stage: BaseSyntheticStage) -> None:
         self._stage = stage
@@ -129,7 +130,7 @@ class _Prompt:
 
 
 class _Fixed:
-    """The system's message, the same for every document."""
+    """The system message, the same for every document."""
 
     columns: tuple[str, ...] = ()
 
@@ -141,7 +142,7 @@ class _Fixed:
 
 
 class BlockingClient(AsyncLLMClient):
-    """An `LLMClient` behind the interface of an asynchronous one: it is asked one question at a time, in a thread."""
+    """Wraps an `LLMClient` in the interface of an asynchronous one: one request at a time, in a thread."""
 
     def __init__(self, client: LLMClient) -> None:
         super().__init__(max_concurrent_requests=1, max_retries=0)
@@ -166,7 +167,7 @@ class BlockingClient(AsyncLLMClient):
 
 
 def as_async(client: Any, model: str) -> AsyncLLMClient | None:
-    """The client as `LLMStage` takes it; `"transformers"` and `"vllm"` are made here.
+    """The client in the form that `LLMStage` accepts; `"transformers"` and `"vllm"` are created here.
 
     Raises:
         UsageError: It is not a client.
@@ -185,35 +186,33 @@ def as_async(client: Any, model: str) -> AsyncLLMClient | None:
         return VLLMClient(model)
     known = ("transformers", "vllm")
     raise UsageError(
-        f"client={client!r}: pass an AsyncLLMClient such as AsyncOpenAIClient, an LLMClient, 'transformers' or 'vllm'."
-        f"{did_you_mean(str(client), known)}"
+        f"client={client!r}: must be an AsyncLLMClient such as AsyncOpenAIClient, an LLMClient, 'transformers' or "
+        f"'vllm'.{did_you_mean(str(client), known)}"
     )
 
 
 def check_prompt(prompt: str, *, owner: str, name: str = DOCUMENT) -> None:
-    """Refuse a prompt without the field that stands for the document, or with others.
+    """Reject a prompt that lacks the placeholder, or has others.
 
     Raises:
-        UsageError: It has none, or others.
+        UsageError: The placeholder is missing, or there are others.
     """
     try:
         found = [(part, spec, how) for _, part, spec, how in string.Formatter().parse(prompt) if part is not None]
     except ValueError as error:
-        raise UsageError(
-            f"{owner}(prompt=…): {error}. Write {{{{ and }}}} for braces that are meant as such."
-        ) from error
+        raise UsageError(f"{owner}(prompt=…): {error}. Write {{{{ and }}}} for literal braces.") from error
     for part, spec, how in found:
         if part != name or spec or how:
             raise UsageError(
                 f"{owner}(prompt=…) has the field {{{part}}}; the only one is {{{name}}}. Write {{{{ and }}}} for "
-                "braces that are meant as such."
+                "literal braces."
             )
     if not found:
-        raise UsageError(f"{owner}(prompt=…) has no {{{name}}}: without it the model sees nothing of the document.")
+        raise UsageError(f"{owner}(prompt=…) has no {{{name}}}: without it the model does not see the document.")
 
 
 def filled(prompt: str, value: str) -> str:
-    """The prompt with `value` in place of its field; braces in the value are text.
+    """The prompt with `value` in place of its placeholder; braces in the value are kept literally.
 
     Example:
         >>> filled("Shorten {{this}}: {document}", "{a}")

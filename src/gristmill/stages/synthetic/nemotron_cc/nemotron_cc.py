@@ -1,7 +1,7 @@
 """Five ways to rewrite documents, as Nemotron-CC does (Su et al. 2024, arXiv:2412.02595).
 
-The paper rephrases low-quality documents in the style of Wikipedia, and makes four kinds of text of high-quality ones:
-question-answer pairs, a distilled passage, extracted knowledge, and a list of it.
+The paper rephrases low-quality documents in the style of Wikipedia, and turns high-quality ones into four kinds of
+text: question-answer pairs, a distilled passage, extracted knowledge, and a knowledge list.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class WikipediaParaphrasingStage(BaseSyntheticStage):
 
 @dataclass(eq=False, repr=False)
 class DiverseQAStage(BaseSyntheticStage):
-    """Asks for questions of different kinds about a document, with answers; see `DiverseQAPostProcessingStage`.
+    """Generates diverse questions about a document, with answers; see `DiverseQAPostProcessingStage`.
 
-    Takes the parameters of `BaseSyntheticStage`. `tokenizer`, `prefix` and `max_num_pairs` are those of the
-    post-processing, which is a stage of its own; they have no effect here.
+    Takes the parameters of `BaseSyntheticStage`. `tokenizer`, `prefix` and `max_num_pairs` belong to the
+    post-processing, which is a separate stage; they have no effect here.
 
     Example:
         >>> DiverseQAStage(model_name="m", base_url="http://localhost:8000/v1").outputs()[1]
@@ -83,7 +83,7 @@ class DiverseQAStage(BaseSyntheticStage):
 
 @dataclass(eq=False, repr=False)
 class DistillStage(BaseSyntheticStage):
-    """Condenses documents to what is worth knowing; answers begin with "Paraphrased Text:".
+    """Condenses documents to their key information; answers begin with "Paraphrased Text:".
 
     Takes the parameters of `BaseSyntheticStage`.
 
@@ -101,7 +101,7 @@ class DistillStage(BaseSyntheticStage):
 
 @dataclass(eq=False, repr=False)
 class ExtractKnowledgeStage(BaseSyntheticStage):
-    """Rewrites what documents teach as passages of a textbook.
+    """Rewrites the knowledge in documents as textbook passages.
 
     Takes the parameters of `BaseSyntheticStage`.
 
@@ -119,7 +119,7 @@ class ExtractKnowledgeStage(BaseSyntheticStage):
 
 @dataclass(eq=False, repr=False)
 class KnowledgeListStage(BaseSyntheticStage):
-    """Lists what documents say that is worth remembering; see `KnowledgeListPostProcessingStage`.
+    """Lists the key facts of documents; see `KnowledgeListPostProcessingStage`.
 
     Takes the parameters of `BaseSyntheticStage`.
 

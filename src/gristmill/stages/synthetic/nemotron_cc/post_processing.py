@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 _BULLET = re.compile(r"^\s*(?:[-*•]\s+)?")
 _PAIR = re.compile(r"Question:(?P<question>.*?)\nAnswer:(?P<answer>.*)", re.DOTALL)
 _TOKENS_PER_SHARE = 150
-"""A text of this many tokens may get `max_num_pairs` pairs, a shorter one proportionally fewer."""
+"""Number of tokens from which a text may get `max_num_pairs` pairs; a shorter text gets proportionally fewer."""
 
 
 class _AnswerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Replaces the answers in one column; every document stays."""
+    """Replaces the answers in one column; drops no document."""
 
     answer_field: str
 
@@ -45,19 +45,19 @@ class _AnswerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class DiverseQAPostProcessingStage(_AnswerStage):
-    r"""Appends question-answer pairs to the text that they are about, as in Nemotron-CC (Su et al. 2024).
+    r"""Appends question-answer pairs to their source text, as in Nemotron-CC (Su et al. 2024).
 
-    The pairs are read from the model's answer, put in random order, and a random number of them is kept: at most
-    `max_num_pairs`, and with a tokenizer at most in proportion to the length of the text. Chance follows from the text
-    alone, so a second run has the same result. An answer without a complete pair becomes an empty text.
+    The pairs are parsed from the model's answer and shuffled, and a random number of them is kept: at most
+    `max_num_pairs`, and with a tokenizer in proportion to the length of the text. Randomness depends only on the text,
+    so a second run has the same result. An answer without a complete pair becomes an empty text.
 
     Args:
-        input_field: The column with the text.
-        qa_field: The column with the model's answer, which is replaced by the text and its pairs.
-        tokenizer: A tokenizer, or the path of its file, that measures the text; None: length does not matter.
-        prefix: The line that opens the answer; it is removed.
-        max_num_pairs: The most pairs of a document.
-        name: How the stage is called in reports.
+        input_field: Column that holds the text.
+        qa_field: Column that holds the model's answer, which is replaced by the text and its pairs.
+        tokenizer: A tokenizer, or the path of its file, to measure the text; None ignores its length.
+        prefix: Opening line of the answer; it is removed.
+        max_num_pairs: Maximum number of pairs per document.
+        name: Name of the stage in reports.
 
     Example:
         >>> answer = "- Question: Is water wet?\n- Answer: Yes."
@@ -80,7 +80,7 @@ class DiverseQAPostProcessingStage(_AnswerStage):
         name: str = "DiverseQAPostProcessing",
     ) -> None:
         if not isinstance(max_num_pairs, int) or isinstance(max_num_pairs, bool) or max_num_pairs < 1:
-            raise UsageError(f"max_num_pairs={max_num_pairs!r}: give a whole number of pairs, at least 1.")
+            raise UsageError(f"max_num_pairs={max_num_pairs!r}: must be a whole number of pairs, at least 1.")
         self.input_field = input_field
         self.qa_field = self.answer_field = qa_field
         self.tokenizer = tokenizer
@@ -128,11 +128,11 @@ class DiverseQAPostProcessingStage(_AnswerStage):
 
 
 class KnowledgeListPostProcessingStage(_AnswerStage):
-    r"""Turns a list that a model wrote into plain lines: without bullets, indentation and an opening line.
+    r"""Turns a list written by a model into plain lines, without bullets, indentation and an opening line.
 
     Args:
-        input_field: The column with the model's answer, which is replaced.
-        name: How the stage is called in reports.
+        input_field: Column that holds the model's answer, which is replaced.
+        name: Name of the stage in reports.
 
     Example:
         >>> batch = DocumentBatch(data=pa.table({"knowledge_list": ["Facts:\n- Water is wet.\n- Ice\n  is cold."]}))
@@ -159,10 +159,10 @@ class KnowledgeListPostProcessingStage(_AnswerStage):
 
 
 def question_answer_pairs(answer: str, *, prefix: str = DIVERSE_QA_PREFIX) -> list[str]:
-    r"""The complete pairs in a model's answer, as `Question: …` and `Answer: …` on a line each.
+    r"""The complete pairs in a model's answer, with `Question: …` and `Answer: …` on separate lines.
 
-    Text before the first question is skipped, and so is a question that has no answer, as at the end of an answer that
-    was cut off.
+    Text before the first question is skipped, and so is a question without an answer, as at the end of a truncated
+    answer.
 
     Example:
         >>> question_answer_pairs("- Question: Why?\n- Answer: So.\n- Question: And")
@@ -179,7 +179,7 @@ def question_answer_pairs(answer: str, *, prefix: str = DIVERSE_QA_PREFIX) -> li
 
 
 def plain_list(answer: str) -> str:
-    r"""The items of a list without bullets; an opening line before the first item is left out.
+    r"""The items of a list without bullets; an opening line before the first item is omitted.
 
     Example:
         >>> plain_list("Here is the list:\n- one\n- two")

@@ -1,7 +1,8 @@
-"""Prompts for rewriting documents in the ways of Nemotron-CC (Su et al. 2024, arXiv:2412.02595), in our own words.
+"""Prompts for rewriting documents as in Nemotron-CC (Su et al. 2024, arXiv:2412.02595), in our own words.
 
-The paper describes what each rewrite should do; these prompts ask for it. `{document}` stands for the document. The
-opening lines that some prompts ask for are what post-processing looks for, so a custom prompt should ask for them too.
+The paper describes what each rewrite should do; these prompts request it. `{document}` is the placeholder of the
+document. Post-processing looks for the opening lines that some prompts request, so a custom prompt should request them
+too.
 """
 
 from __future__ import annotations

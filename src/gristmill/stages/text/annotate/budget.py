@@ -1,4 +1,4 @@
-"""A budget in tokens and money that is never exceeded: the worst case of a request is reserved before it is sent."""
+"""A budget in tokens and cost that is never exceeded: the worst case of a request is reserved before it is sent."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PER_MILLION = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may be spent, and what tokens cost.
+    """Spending limits, and the prices of tokens.
 
     Attributes:
-        tokens: The most tokens of questions and answers together; None for any number.
-        cost: The most money, in the currency of the prices; None for any amount.
-        input_price: What a million tokens of questions cost.
-        output_price: What a million tokens of answers cost.
+        tokens: Maximum number of tokens in requests and responses together; None for no limit.
+        cost: Maximum cost, in the currency of the prices; None for no limit.
+        input_price: Price of a million tokens in requests.
+        output_price: Price of a million tokens in responses.
     """
 
     tokens: int | None = None
@@ -31,39 +31,39 @@ class Limits:
     output_price: float = 0.0
 
     def check(self) -> None:
-        """Refuse values that cannot work.
+        """Check the values.
 
         Raises:
-            UsageError: One is negative, or money is limited without prices.
+            UsageError: One is negative, or the cost is limited without prices.
         """
         for name, value in (("budget_tokens", self.tokens), ("budget_cost", self.cost)):
             if value is not None and (isinstance(value, bool) or not value >= 0):
-                raise UsageError(f"{name}={value!r}: pass a number from 0, or None for no limit.")
+                raise UsageError(f"{name}={value!r}: must be a number, at least 0, or None for no limit.")
         for name, value in (("input_price", self.input_price), ("output_price", self.output_price)):
             if isinstance(value, bool) or not value >= 0:
-                raise UsageError(f"{name}={value!r}: pass the price of a million tokens, from 0.")
+                raise UsageError(f"{name}={value!r}: must be the price of a million tokens, at least 0.")
         if self.cost is not None and not (self.input_price or self.output_price):
             raise UsageError(
-                f"budget_cost={self.cost!r} needs the prices of tokens: pass input_price and output_price, each for a "
-                "million tokens."
+                f"budget_cost={self.cost!r} needs token prices: set input_price and output_price, each per million "
+                "tokens."
             )
 
     def cost_of(self, spent: Spent) -> float:
-        """What these tokens cost."""
+        """The cost of these tokens."""
         return (spent.prompt_tokens * self.input_price + spent.completion_tokens * self.output_price) / _PER_MILLION
 
     def allows(self, spent: Spent) -> bool:
-        """Whether this much may be spent in all."""
+        """Whether this total is within the limits."""
         within = self.tokens is None or spent.tokens <= self.tokens
         return within and (self.cost is None or self.cost_of(spent) <= self.cost)
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a limit at all."""
+        """Whether any limit is set."""
         return self.tokens is not None or self.cost is not None
 
     def describe(self, spent: Spent) -> str:
-        """What was spent of what was allowed, for people."""
+        """The amount spent and the limit, for messages."""
         parts = [f"{spent.tokens:,} of {self.tokens:,} tokens"] if self.tokens is not None else []
         if self.cost is not None:
             parts.append(f"{self.cost_of(spent):.4f} of {self.cost:g} in money")
@@ -71,12 +71,12 @@ class Limits:
 
 
 class SharedBudget:
-    """What all workers of a stage have spent and reserved, in a file that they lock for each change.
+    """The amounts that all workers of a stage have spent and reserved, in a file that is locked for each update.
 
     Args:
-        path: The file; None keeps the figures in memory, for one worker.
-        limits: What may be spent.
-        spent: What was spent before, for a file that does not exist yet.
+        path: The file; None keeps the amounts in memory, for one worker.
+        limits: Spending limits.
+        spent: Amount spent before, used if the file does not exist yet.
 
     Example:
         >>> budget = SharedBudget(None, Limits(tokens=100))
@@ -97,16 +97,16 @@ class SharedBudget:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def reserve(self, worst: Spent) -> bool:
-        """Put aside what a request can cost at most; False if that could exceed the budget."""
+        """Reserve the maximum cost of a request; returns False if that could exceed the budget."""
         return self._change(Spent(), worst, checked=True)
 
     def settle(self, reserved: Spent, actual: Spent) -> None:
-        """Replace what was reserved for a request by what it cost."""
+        """Replace the reservation for a request by its actual cost."""
         self._change(actual, Spent(-reserved.prompt_tokens, -reserved.completion_tokens), checked=False)
 
     @property
     def spent(self) -> Spent:
-        """What was spent."""
+        """The amount spent."""
         return self._figures()[0]
 
     def _figures(self) -> tuple[Spent, Spent]:
@@ -140,7 +140,7 @@ class SharedBudget:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Give back what is still reserved, and close the file."""
+        """Release outstanding reservations, and close the file."""
         self._change(Spent(), Spent(-self._held.prompt_tokens, -self._held.completion_tokens), checked=False)
         if self._file is not None:
             os.close(self._file)
@@ -148,7 +148,7 @@ class SharedBudget:
 
 
 def reset_budget(path: str, spent: Spent) -> None:
-    """Write what was really spent, before a run; what an interrupted one had reserved is free again."""
+    """Write the amount actually spent, before a run; reservations of an interrupted run are released."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -158,9 +158,9 @@ def reset_budget(path: str, spent: Spent) -> None:
 
 
 def worst_case(messages: list[dict[str, str]], max_tokens: int) -> Spent:
-    """The most tokens that a request can take.
+    """Maximum number of tokens that a request can use.
 
-    A token stands for at least one byte; the rest is for what a server's chat template adds.
+    A token represents at least one byte; the rest allows for what a server's chat template adds.
     """
     size = sum(len(message["content"].encode()) + 16 for message in messages)
     return Spent(size + 64, max_tokens)

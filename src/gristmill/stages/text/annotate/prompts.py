@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gristmill.errors import UsageError, require_module
 
 CHUNK_VARIABLES = frozenset({"chunk_index", "chunk_count"})
-"""Variables that templates have beside the columns: the number of a chunk, from 0, and how many there are."""
+"""Template variables besides the columns: the chunk's index, from 0, and the number of chunks."""
 _BREAKS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"[.!?。！？]\s"), re.compile(r"\s"))
 """Where a long text is cut: after a paragraph, a line, a sentence or a word, whichever comes first in this list."""
 _LEAST_FILLED = 0.5
@@ -33,7 +33,7 @@ class PromptTemplate:
 
     Args:
         source: The template.
-        parameter: What the parameter that holds it is called, for messages.
+        parameter: Name of the parameter that holds it, for messages.
 
     Raises:
         UsageError: The source is not a valid template.
@@ -94,10 +94,10 @@ class PromptTemplate:
 
 
 def chunks_of(text: str, max_chars: int | None) -> list[str]:
-    """The text in pieces of at most `max_chars` characters that together are the text.
+    """The text in consecutive pieces of at most `max_chars` characters.
 
-    Cuts follow a paragraph where one ends in the second half of a piece, else a line, a sentence, a word; a piece
-    without any of them is cut in the middle.
+    Cuts after a paragraph if one ends in the second half of a piece, otherwise after a line, a sentence or a word; a
+    piece without any of these is cut at the limit.
 
     Example:
         >>> chunks_of("One two. Three four.", 12)
@@ -121,7 +121,7 @@ def chunks_of(text: str, max_chars: int | None) -> list[str]:
 
 
 def spaced_chunks(text: str, max_chars: int | None) -> list[tuple[str, str, str]]:
-    """As `chunks_of`, each piece without the white space at its ends, and that before and after it.
+    """Like `chunks_of`, but each piece is stripped and returned with its leading and trailing whitespace.
 
     Example:
         >>> spaced_chunks(" One two.  Three four.", 12)

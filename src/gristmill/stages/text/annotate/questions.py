@@ -1,4 +1,4 @@
-"""Gets an answer for every question: from the cache, else from the model, within the budget."""
+"""Gets a response to every request: from the cache, otherwise from the model, within the budget."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NO_ANSWER, REFUSED = "llm_no_answer", "llm_request_refused"
 INVALID, NO_TEXT, TRUNCATED = "llm_invalid_answer", "llm_no_text", "llm_answer_truncated"
 """Causes under which documents are quarantined."""
 _BYTES_PER_TOKEN = 3
-"""For servers that do not count tokens; few texts have more tokens than this suggests."""
+"""For servers that do not report token counts; few texts have more tokens than this estimate."""
 
 
 @dataclass(slots=True)
 class Question:
-    """What to ask, and the partition and row of the document that it is about."""
+    """A request, with the partition and row of its document."""
 
     key: bytes
     messages: Messages
@@ -38,7 +38,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no usable answer; `text` is the answer, if there was one."""
+    """Why there is no usable response; `text` is the response, if there was one."""
 
     cause: str
     detail: str
@@ -51,7 +51,7 @@ Reply = tuple[Any, Failure | None]
 
 @dataclass(slots=True)
 class Figures:
-    """What a call of the stage took; `seconds` are those that no other call has counted."""
+    """Tokens and time used by a call of the stage; `seconds` excludes time counted by other calls."""
 
     requests: int = 0
     cached: int = 0
@@ -67,13 +67,13 @@ class _Call:
     """The questions of one batch.
 
     Attributes:
-        items: Finds the next question that needs the model, with its answer if that is cached but unusable as it is;
-            None lets other work go on. It fills `replies` with cached answers on its way.
-        asked: Where the replies to each question belong.
-        under_way: How many questions a worker is at.
+        items: Yields the next question that needs the model, with its cached answer if that is not usable as is; None
+            lets other work continue. It fills `replies` with cached answers along the way.
+        asked: Positions in `replies` for each question.
+        under_way: Number of questions in progress.
         is_exhausted: There are no more questions.
-        stop: Why no more may be asked.
-        done: Set when there is nothing left to do.
+        stop: Why no more questions may be sent.
+        done: Set when all work is done.
     """
 
     items: Iterator[tuple[Question, CachedAnswer | None] | None]
@@ -89,22 +89,22 @@ class _Call:
 class Questioner:
     """One per worker: the client with its connections, the cache, the budget and the event loop.
 
-    As many coroutines as requests may be under way take one question after the other. When the questions of a batch
-    run out they go on with those of the next one, if another thread has called `replies` for it: no place at the
-    server is vacant while the last answers to a batch are awaited. Cache, templates and budget belong to the thread of
-    the event loop.
+    One coroutine per concurrent request processes questions one after another. When a batch runs out of questions, the
+    coroutines continue with the next batch, if another thread has called `replies` for it, so that the server stays
+    busy while the last answers to a batch are awaited. Cache, templates and budget belong to the thread of the event
+    loop.
 
     Args:
-        client: Reaches the model.
-        cache: Keeps answers; None keeps none.
-        budget: Limits what is spent.
+        client: Client of the model.
+        cache: Cache of answers; None for no cache.
+        budget: Limit on tokens and cost.
         stage: The name of the stage.
         model: The model to ask.
-        config: How it generates.
-        prefix: Begins every key.
+        config: Sampling parameters.
+        prefix: Prefix of every cache key.
         check: Turns the text of an answer into a value, or raises `InvalidAnswerError`.
-        repair: The message that asks for a better answer, given what is wrong; None asks no second time.
-        keeps_truncated: Accept answers that end because they reached `max_tokens`.
+        repair: Returns the message that requests a corrected answer, given the problem; None for no second attempt.
+        keeps_truncated: Accept answers that were cut off at `max_tokens`.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Questioner:
         self._counted_to = 0.0
 
     def close(self) -> None:
-        """Close connections and files, and end the event loop."""
+        """Close connections and files, and stop the event loop."""
         if self._loop is not None:
             self._loop.run(self._client.close())
             self._loop.close()
@@ -149,17 +149,17 @@ class Questioner:
 
     @property
     def spent_by_running_calls(self) -> Spent:
-        """What the calls that have not returned yet have spent so far."""
+        """The amount spent so far by calls that have not returned yet."""
         return sum((figures.spent for figures in list(self._running)), Spent())
 
     def replies(self, questions: Iterable[Sequence[Question]]) -> tuple[list[Reply], Figures]:
-        """A value or a failure for each question, in their order; may be called from several threads.
+        """A value or a failure for each question, in order; may be called from several threads.
 
         Args:
-            questions: The questions in small groups; each is made when the one before has been asked.
+            questions: The questions in small groups; each group is created once the previous one was sent.
 
         Raises:
-            LLMServerError: The server cannot be reached or refuses everything, or answered none of the questions.
+            LLMServerError: The server is unreachable or rejects all requests, or answered none of the questions.
             LLMBudgetError: The next question could exceed the budget.
         """
         with self._starting:
@@ -182,7 +182,7 @@ class Questioner:
             left = sum(reply is None for reply in call.replies) + sum(item is not None for item in call.items)
             raise LLMBudgetError(
                 f"{call.stop} {left:,} of {len(call.replies):,} requests of this batch are still open. All answers so "
-                "far are kept: raise the budget and run the same command again to resume.",
+                "far are cached: raise the budget and run the same command again to resume.",
                 **{**call.stop.facts, "open_requests": left},
             )
         if call.stop is not None:
@@ -191,7 +191,7 @@ class Questioner:
         lost = [failure for failure in failures if failure is not None and failure.passing]
         if lost and len(lost) == len(failures):
             raise LLMServerError(
-                f"The model server answered none of {len(lost):,} requests. The last one: {lost[-1].detail} Check the "
+                f"The model server answered none of {len(lost):,} requests. Last error: {lost[-1].detail} Check the "
                 "server, then run the same command again to resume.",
                 can_be_retried=False,
             )
@@ -199,7 +199,7 @@ class Questioner:
     # --- in the event loop ---
 
     async def _begun(self, questions: Iterable[Sequence[Question]]) -> _Call:
-        """A call; a client that is not set up, which may load a model, is needed unless all its answers are cached."""
+        """Begin a call; the client is set up (which may load a model) unless all answers are cached."""
         if self._cache is not None:
             self._cache.refresh()
             self._recent.clear()
@@ -267,7 +267,7 @@ class Questioner:
         return [answer or self._recent.get(key) for key, answer in zip(keys, found, strict=True)]
 
     async def _work(self) -> None:
-        """Take the next question until there is none; after a stop only what is under way is awaited and kept."""
+        """Process questions until none is left; after a stop, only requests in progress are awaited and kept."""
         while self._calls:
             call = self._calls[0]
             try:
@@ -353,7 +353,7 @@ class Questioner:
         return self._check(text)
 
     async def _asked(self, call: _Call, key: bytes, messages: Messages, source: tuple[str, int]) -> CachedAnswer:
-        """The answer of the model, unless the same question is under way for another batch."""
+        """The answer of the model, or of the same question in progress for another batch."""
         while (other := self._at_server.get(key)) is not None:
             await asyncio.wait((other,))
             if not other.cancelled() and other.exception() is None:
@@ -372,7 +372,7 @@ class Questioner:
         return answer
 
     async def _paid(self, call: _Call, key: bytes, messages: Messages, source: tuple[str, int]) -> CachedAnswer:
-        """The answer of the model; reserved in the budget before, recorded at once."""
+        """The answer of the model; reserved in the budget first, recorded immediately."""
         worst = worst_case(messages, self._config.max_tokens or 0)
         await self._reserve(call, worst)
         spent = Spent()
@@ -395,10 +395,10 @@ class Questioner:
             self._freed.set()
 
     async def _reserve(self, call: _Call, worst: Spent) -> None:
-        """Wait until the worst case of a request fits beside what is under way.
+        """Wait until the worst case of a request fits the budget beside the requests in progress.
 
         Raises:
-            LLMBudgetError: Nothing is under way, and it does not fit.
+            LLMBudgetError: It does not fit even without other requests.
         """
         while not self._budget.reserve(worst):
             if call.stop is not None:
@@ -406,8 +406,8 @@ class Questioner:
             if self._under_way == 0:
                 spent, limits = self._budget.spent, self._budget.limits
                 raise LLMBudgetError(
-                    f"Stage {self._stage!r} has spent {limits.describe(spent)}, and the next request may take up to "
-                    f"{worst.tokens:,} tokens, so it stopped before the budget is exceeded.",
+                    f"Stage {self._stage!r} has spent {limits.describe(spent)}, and the next request may use up to "
+                    f"{worst.tokens:,} tokens, so it stopped before exceeding the budget.",
                     stage=self._stage,
                     file=None,
                     row=None,
@@ -421,7 +421,7 @@ class Questioner:
 
 
 class _UnusableError(Exception):
-    """An answer that asking again would not improve."""
+    """An unusable answer for which a retry would not help."""
 
     def __init__(self, cause: str, message: str) -> None:
         super().__init__(message)
@@ -429,7 +429,7 @@ class _UnusableError(Exception):
 
 
 def _spent(answer: Answer, messages: Messages) -> Spent:
-    """The tokens of an answer, estimated by their bytes where the server does not say."""
+    """The number of tokens of an answer, estimated from its bytes if the server does not report it."""
     prompt, completion = answer.prompt_tokens, answer.completion_tokens
     if prompt is None:
         prompt = sum(len(message["content"].encode()) for message in messages) // _BYTES_PER_TOKEN + 1

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 ANSWERS_FOLDER = "answers"
 """The folder of the cache in the record of an output."""
 Owner = tuple[int, str, str]
-"""The row that a question belongs to, and the white space before and after its chunk."""
+"""The row of a question, and the whitespace before and after its chunk."""
 _RESPONSE_FORMATS = ("json_schema", "json_object", "none")
 _SHOWN_ANSWER = 4000
 _GROUP = 16
-"""Prompts that are made ahead: few enough not to keep the answers waiting that arrive meanwhile."""
+"""Number of prompts rendered ahead: few, so that responses arriving meanwhile do not wait."""
 _REPAIR = (
     "That answer cannot be used: {problem}\n"
     "Answer again with nothing but one JSON object that follows this JSON schema:\n{schema}"
@@ -51,44 +51,45 @@ _REPAIR = (
 
 
 class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Asks a language model about every document and puts the answers into columns.
+    """Sends every document to a language model and stores the answers in columns.
 
     The model runs on a server that speaks OpenAI's protocol (vLLM, TGI, SGLang, llama.cpp, a paid service), or behind
     any other `client`. Answers are cached in the record of the output: an interrupted run resumes without paying for an
-    answer twice, and after a change of the prompt only requests that really differ are sent. A document whose answer
-    cannot be used is quarantined together with that answer.
+    answer twice, and after a prompt change, only requests that actually differ are sent. A document with an unusable
+    answer is quarantined together with that answer.
 
     Args:
-        prompt: A Jinja template for the user's message; its variables are the columns of the document. For a document
-            in chunks, there are also `chunk_index` and `chunk_count`.
-        model: The model, as the server names it.
-        client: Reaches the model; by default an `AsyncOpenAIClient` with the options below.
-        base_url: The URL of the server, usually ending in `/v1`; default: the variable OPENAI_BASE_URL.
-        api_key_env: The name of the environment variable that holds the API key; default: OPENAI_API_KEY, if it is set.
-        system_prompt: A Jinja template for the system's message.
+        prompt: Jinja template of the user message; its variables are the columns of the document. If documents are
+            split into chunks, `chunk_index` and `chunk_count` are also available.
+        model: Model name on the server.
+        client: Client of the model; defaults to an `AsyncOpenAIClient` with the options below.
+        base_url: URL of the server, usually ending in `/v1`; defaults to the environment variable OPENAI_BASE_URL.
+        api_key_env: Environment variable that holds the API key; defaults to OPENAI_API_KEY, if set.
+        system_prompt: Jinja template of the system message.
         generation_config: Sampling parameters: a `GenerationConfig` or its fields as a mapping.
-        output_field: The column for the text of the answer; not used with `json_schema`.
-        json_schema: The JSON schema of an object that each answer must follow. An answer that does not is sent back
-            once for repair; if that fails, the document is quarantined.
-        fields: Properties of the schema to keep: a list, or a mapping from property to column. None keeps all.
-        response_format: How the server is told about the schema: `json_schema`, `json_object` (which only asks for
+        output_field: Column for the text of the answer; not used with `json_schema`.
+        json_schema: JSON schema of an object that every answer must match. An invalid answer is sent back once for
+            repair; if that fails, the document is quarantined.
+        fields: Properties of the schema to keep: a list, or a mapping of properties to columns. None keeps all.
+        response_format: How the schema is passed to the server: `json_schema`, `json_object` (which only requests
             JSON), or `none` for servers that support neither.
-        text_field: The column to split into chunks; a document without text there is not asked about.
-        max_chunk_chars: Ask about longer texts in chunks of at most this many characters.
-        join: How the answers to the chunks of a document become one: `concat`, `in_place` (with the white space of the
-            document between them), `first`, `last`, `max`, `min`, `mean` or `most_frequent`; a mapping chooses by
-            column. Required with `max_chunk_chars`.
+        text_field: Column to split into chunks; documents without text in it are skipped.
+        max_chunk_chars: Split longer texts into chunks of at most this many characters.
+        join: How to combine the answers to the chunks of a document: `concat`, `in_place` (with the original whitespace
+            between them), `first`, `last`, `max`, `min`, `mean` or `most_frequent`; a mapping sets it per column.
+            Required with `max_chunk_chars`.
         truncated: What to do with an answer that was cut off at `max_tokens`: `quarantine` its document, or `keep` it.
-        max_concurrent_requests: How many requests may be under way at once in each worker. The stage lowers the number
-            while the server is overloaded. By default a stage has one worker.
-        max_retries: How often a failed request is tried again.
-        base_delay: Seconds before the first retry; doubled for each further one.
-        timeout_s: How long one attempt may take.
-        budget_tokens: Stop before more tokens than this are spent on an output; None for no limit.
-        budget_cost: Stop before more money than this is spent on an output; needs the prices.
-        input_price: The price of a million tokens in requests.
-        output_price: The price of a million tokens in answers.
-        cache_dir: A local folder for the cache, instead of the record of the output.
+        max_concurrent_requests: Maximum number of concurrent requests per worker; reduced automatically while the
+            server is overloaded. By default a stage has one worker.
+        max_retries: Maximum number of retries per request.
+        base_delay: Delay in seconds before the first retry; doubled for each further one.
+        timeout_s: Timeout of one attempt in seconds.
+        budget_tokens: Maximum number of tokens to spend on an output; the run stops before exceeding it. None for no
+            limit.
+        budget_cost: Maximum cost of an output; the run stops before exceeding it. Needs the prices.
+        input_price: Price of a million tokens in requests.
+        output_price: Price of a million tokens in answers.
+        cache_dir: Local folder for the cache, instead of the record of the output.
 
     Example:
         >>> stage = LLMStage(
@@ -166,7 +167,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         for parameter in ("prompt", "model"):
             value = getattr(self, parameter)
             if not isinstance(value, str) or not value.strip():
-                raise UsageError(f"LLMStage({parameter}={value!r}): pass a text.")
+                raise UsageError(f"LLMStage({parameter}={value!r}): must be a non-empty string.")
         for parameter, known in (("response_format", _RESPONSE_FORMATS), ("truncated", ("quarantine", "keep"))):
             value = getattr(self, parameter)
             if value not in known:
@@ -175,19 +176,23 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
                     f"{did_you_mean(str(value), known)}"
                 )
         if self._client is not None and (self._options["base_url"] or self._options["api_key_env"]):
-            raise UsageError("LLMStage: pass either client, or base_url and api_key_env: a client has its own.")
+            raise UsageError(
+                "LLMStage: pass either client, or base_url and api_key_env; a client has its own settings."
+            )
         if self._client is not None and not isinstance(self._client, AsyncLLMClient):
-            raise UsageError(f"LLMStage(client={self._client!r}): pass an AsyncLLMClient, such as AsyncOpenAIClient.")
+            raise UsageError(
+                f"LLMStage(client={self._client!r}): must be an AsyncLLMClient, such as AsyncOpenAIClient."
+            )
         if self.json_schema is None and self.fields is not None:
-            raise UsageError("LLMStage(fields=…) needs json_schema, whose properties they are.")
+            raise UsageError("LLMStage(fields=…) needs json_schema: fields are its properties.")
         if self.generation_config.n not in (None, 1):
             raise UsageError(
-                f"LLMStage: generation_config asks for n={self.generation_config.n} answers; a document has one. Use "
-                "several stages with other seeds and names."
+                f"LLMStage: generation_config asks for n={self.generation_config.n} answers, but a document has only "
+                "one. Use several stages with different seeds and names."
             )
         self._limits.check()
         if self._limits.is_limited and self.generation_config.max_tokens is None:
-            raise UsageError("LLMStage: a budget needs generation_config.max_tokens, the most that an answer can take.")
+            raise UsageError("LLMStage: a budget needs generation_config.max_tokens, the maximum length of an answer.")
         self._check_chunks()
         self._made_client()
 
@@ -195,11 +200,11 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         if self.max_chunk_chars is None:
             return
         if isinstance(self.max_chunk_chars, bool) or self.max_chunk_chars < 1:
-            raise UsageError(f"LLMStage(max_chunk_chars={self.max_chunk_chars!r}): pass at least 1, or None.")
+            raise UsageError(f"LLMStage(max_chunk_chars={self.max_chunk_chars!r}): must be at least 1, or None.")
         if self.join is None:
             raise UsageError(
-                "LLMStage(max_chunk_chars=…) needs join, which says how the answers to the chunks of a document become "
-                "one: join='concat' for texts, join='mean' for a score."
+                "LLMStage(max_chunk_chars=…) needs join, which combines the answers to the chunks of a document: "
+                "join='concat' for texts, join='mean' for a score."
             )
         columns = self._columns()
         for column in self.join if isinstance(self.join, Mapping) else ():
@@ -226,7 +231,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return PromptTemplate(self.prompt), system
 
     def _columns(self) -> dict[str, pa.DataType | None]:
-        """The columns that it fills, with their types; None for one that holds JSON."""
+        """The columns that it writes, with their types; None for a column of JSON."""
         if self._schema is None:
             return {self.output_field: pa.large_string()}
         return {column: self._schema.type_of(name) for name, column in self._schema.columns.items()}
@@ -236,7 +241,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         if join is None and self.max_chunk_chars is None:
             return "first"  # of one
         if join is None:
-            raise UsageError(f"LLMStage: join says nothing about column {column!r}.")
+            raise UsageError(f"LLMStage: join is not set for column {column!r}.")
         check_join(join, f"LLMStage(join=…) for column {column!r}")
         return join
 
@@ -253,11 +258,11 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], list(self._columns())
 
     def filled_columns(self) -> list[str]:
-        """The columns with the answers that are not read as well."""
+        """The answer columns that are not also read."""
         return [name for name in self._columns() if name not in self._variables()]
 
     def num_workers(self) -> int | None:
-        """One: a single worker keeps a server busy."""
+        """One: a single worker is enough to keep a server busy."""
         return 1
 
     @property
@@ -267,39 +272,39 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     @property
     def overlaps_calls(self) -> bool:  # type: ignore[override]
-        """Whether the model is on a server; one in this process is asked from the thread that has loaded it."""
+        """Whether the model is on a server; an in-process model is called from the thread that loaded it."""
         return isinstance(self._made_client(), AsyncOpenAIClient)
 
     # --- the life of a run ---
 
     def content_digest(self) -> str | None:
-        """That of the client's files, where the model runs in this process."""
+        """The digest of the client's files, if the model runs in this process."""
         return None if self._client is None else self._client.content_digest()
 
     def check_environment(self) -> None:
-        """Refuse a template or schema that is not valid, a package that is missing, an API key that is not set."""
+        """Reject an invalid template or schema, a missing package, or an API key that is not set."""
         self._variables()
         if self._schema is not None:
             self._schema.check()
         self._made_client().check_environment()
 
     def keep_record(self, folder: str) -> None:
-        """Keep the answers in the record of the output.
+        """Use the record of the output as the cache.
 
         Raises:
-            PlanningError: The record is in an object store, where nothing can be appended to a file.
+            PlanningError: The record is in an object store, where files cannot be appended to.
         """
         if self.cache_dir is None and not is_local(folder):
             raise PlanningError(
-                f"Stage {self.name!r} keeps the answers of the model in the record of the output, {folder}, which is "
-                "not a local folder. Pass cache_dir='…' with a local folder that all workers share, or name a local "
-                "folder for the record with --record (record_path=…).",
+                f"Stage {self.name!r} caches the model's answers in the record of the output, {folder}, which is not "
+                "a local folder. Set cache_dir='…' to a local folder that all workers share, or use a local folder "
+                "for the record with --record (record_path=…).",
                 stage=self.name,
             )
         self._record = folder
 
     def begin_run(self) -> None:
-        """Find out what the answers so far have cost: a budget is for all runs on an output together."""
+        """Compute the cost of the answers so far: a budget covers all runs on an output together."""
         folder = self._cache_folder()
         if self._limits.is_limited and folder is not None:
             cache = AnswerCache(folder)
@@ -308,7 +313,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             cache.close()
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
-        """Open the cache; connections are opened with the first question."""
+        """Open the cache; connections are opened by the first request."""
         folder = self._cache_folder()
         record = "" if self.cache_dir is None or self._record is None else record_id(self._record)
         cache = None if folder is None else AnswerCache(folder, record)
@@ -351,7 +356,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return f"{folder}/{key_prefix(self.name, None).hex()[:16]}.budget"
 
     def _key_prefix(self) -> bytes:
-        """What decides an answer beside the messages. Streaming does not, nor does the place of the server."""
+        """What an answer depends on besides the messages; not streaming, nor the address of the server."""
         parameters = asdict(self.generation_config)
         del parameters["stream"]
         schema = None if self.json_schema is None else [self.json_schema, self.response_format]
@@ -397,7 +402,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return batch
 
     def _questions(self, batch: DocumentBatch, owners: list[Owner]) -> Iterator[list[Question]]:
-        """The questions about each document, a few documents at a time; the place of each is appended to `owners`."""
+        """The questions about each document, a few documents at a time; appends the position of each to `owners`."""
         names = self._variables()
         values = {name: batch.columns.python_values(name) for name in names}
         texts = batch.text(self.text_field).to_pylist() if self.text_field in names else None
@@ -433,7 +438,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     @cached_property
     def _properties(self) -> dict[str, tuple[str | None, str]]:
-        """For each column the property of answers that fills it, and how those of chunks are joined."""
+        """For each column, its property in answers, and how the values of chunks are combined."""
         columns = (
             {self.output_field: None}
             if self._schema is None
@@ -442,7 +447,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return {column: (name, self._join_of(column)) for column, name in columns.items()}
 
     def _joined(self, column: str, values: list[Any]) -> Any:
-        """The value of a document, from the answers to its chunks."""
+        """The value of a document, combined from the answers to its chunks."""
         name, join = self._properties[column]
         return joined(values if name is None else [value.get(name) for value in values], join)
 
@@ -479,7 +484,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 def _note_changes(batch: DocumentBatch, column: str, made: pa.Array) -> None:
-    """Record which texts of an existing column the answers replace."""
+    """Record which texts of an existing column were replaced by answers."""
     pairs = list(zip(batch.column(column).to_pylist(), made.to_pylist(), strict=True))
     texts = np.array([isinstance(old, str) and isinstance(new, str) and old != new for old, new in pairs], bool)
     grown = [len(new) - len(old) if text else 0 for (old, new), text in zip(pairs, texts, strict=True)]

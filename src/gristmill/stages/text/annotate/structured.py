@@ -1,4 +1,4 @@
-"""Answers as values: JSON that follows a schema, joined over the chunks of a document, as columns."""
+"""Answers as values: JSON that matches a schema, combined over the chunks of a document, as columns."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _SHOWN = 300
 
 
 class InvalidAnswerError(ValueError):
-    """An answer is not JSON, or does not follow the schema."""
+    """An answer is not JSON, or does not match the schema."""
 
 
 class AnswerSchema:
-    """What an answer must look like, and which column each of its fields fills.
+    """The required form of an answer, and the column of each of its fields.
 
     Args:
         schema: A JSON schema for an object, with its `properties`.
-        fields: Properties to keep, by the column that each fills; a list keeps their names. None keeps all of them.
+        fields: Properties to keep, mapped to their columns; a list uses the same names. None keeps all.
 
     Raises:
-        UsageError: The schema does not describe an object, or a field is not one of its properties.
+        UsageError: The schema does not describe an object, or a field is not a property of it.
 
     Example:
         >>> grade = AnswerSchema({"type": "object", "properties": {"score": {"type": "integer"}}})
@@ -51,7 +51,7 @@ class AnswerSchema:
                 "{'type': 'object', 'properties': {'score': {'type': 'integer'}}, 'required': ['score']}."
             )
         if isinstance(fields, str):
-            raise UsageError(f"fields={fields!r} is one text; pass a list of properties: fields=[{fields!r}].")
+            raise UsageError(f"fields={fields!r} is a single string; pass a list of properties: fields=[{fields!r}].")
         chosen = dict.fromkeys(properties) if fields is None else fields
         self.columns = (
             dict(chosen) if isinstance(chosen, Mapping) and fields is not None else {one: one for one in chosen}
@@ -84,14 +84,14 @@ class AnswerSchema:
         return {key: value for key, value in vars(self).items() if key != "_validator"}
 
     def check(self) -> None:
-        """Refuse a schema that is not valid itself."""
+        """Reject an invalid schema."""
         assert self._validator is not None
 
     def parse(self, text: str) -> dict[str, Any]:
         """The values in an answer; a Markdown fence around the JSON is ignored.
 
         Raises:
-            InvalidAnswerError: It is not JSON, or does not follow the schema.
+            InvalidAnswerError: It is not JSON, or does not match the schema.
         """
         fenced = _FENCE.match(text)
         try:
@@ -108,7 +108,7 @@ class AnswerSchema:
         return dict(values)
 
     def type_of(self, name: str) -> pa.DataType | None:
-        """The Arrow type of a property; None for one that is kept as JSON."""
+        """The Arrow type of a property; None if it is kept as JSON."""
         described = self._properties[name]
         kind = described.get("type") if isinstance(described, Mapping) else None
         if isinstance(kind, list):  # ["string", "null"]
@@ -127,7 +127,7 @@ class AnswerSchema:
         return _ARROW.get(kind) if isinstance(kind, str) else None
 
     def response_format(self) -> dict[str, Any]:
-        """The field of a request that makes a server follow the schema."""
+        """The request field that makes a server enforce the schema."""
         return {"type": "json_schema", "json_schema": {"name": "answer", "schema": self.schema, "strict": True}}
 
 
@@ -135,13 +135,13 @@ class AnswerSchema:
 
 
 class Spaced(str):
-    """An answer with the white space that surrounds its chunk in the document."""
+    """An answer with the whitespace around its chunk in the document."""
 
     before: str
     after: str
 
     def __new__(cls, text: str, before: str, after: str) -> Spaced:
-        """The answer without white space of its own at its ends."""
+        """The stripped answer."""
         made = super().__new__(cls, text.strip())
         made.before, made.after = before, after
         return made
@@ -178,12 +178,12 @@ JOINS: Mapping[str, Callable[[list[Any]], Any]] = {
     "mean": _mean,
     "most_frequent": _most_frequent,
 }
-"""How the values of all chunks of a document become one."""
+"""Functions that combine the values of all chunks of a document."""
 _ON_NUMBERS = ("mean", "max", "min")
 
 
 def check_join(join: str, parameter: str) -> None:
-    """Refuse an unknown way to join.
+    """Reject an unknown way to combine values.
 
     Raises:
         UsageError: It is unknown.
@@ -193,7 +193,7 @@ def check_join(join: str, parameter: str) -> None:
 
 
 def joined(values: list[Any], join: str) -> Any:
-    """The value of a document, from those of its chunks; chunks without a value do not count."""
+    """The value of a document, combined from its chunks; chunks without a value are ignored."""
     found = [one for one in values if one is not None]
     if not found:
         return None
@@ -203,7 +203,7 @@ def joined(values: list[Any], join: str) -> Any:
 
 
 def join_suits(join: str, kind: pa.DataType | None) -> bool:
-    """Whether values of this type can be joined in this way."""
+    """Whether values of this type can be combined in this way."""
     if join in _ON_NUMBERS:
         return kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
     if join == "in_place":
@@ -214,7 +214,7 @@ def join_suits(join: str, kind: pa.DataType | None) -> bool:
 
 
 def column_of(values: list[Any], kind: pa.DataType | None, join: str) -> tuple[pa.Array, bool]:
-    """The values as a column, and whether it holds JSON texts."""
+    """The values as a column, and whether it holds JSON."""
     if kind is None:
         texts = [None if value is None else orjson.dumps(value).decode() for value in values]
         return pa.array(texts, pa.large_string()), True

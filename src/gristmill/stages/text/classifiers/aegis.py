@@ -1,4 +1,4 @@
-"""The guard classifiers: content safety by answers, poisoned instructions by hidden state. Both need Llama Guard."""
+"""The guard classifiers: content safety from answers, poisoning from hidden states. Both need Llama Guard."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
 
 
 class ClassifierModelStage(TokenBatchModelStage):
-    """Adds the most probable label of each document, and optionally its probabilities.
+    """Adds the most probable label of each document, and optionally the probabilities.
 
     Args:
         model_identifier: A hub id, a local folder, or `package:NAME`.
@@ -104,11 +104,11 @@ class ClassifierModelStage(TokenBatchModelStage):
             self.scores_by_label = True
 
     def outputs(self) -> tuple[list[str], list[str]]:
-        """The label column, and that of the probabilities if requested."""
+        """The label column, and the probability column if requested."""
         return ["data"], [self.label_field] + ([self.score_field] if self.score_field is not None else [])
 
     def check_folder(self, folder: Path) -> None:
-        """Refuse a local folder without settings or weights, or whose labels lack an expected one."""
+        """Reject a local folder without settings or weights, or whose labels lack an expected one."""
         super().check_folder(folder)
         named = read_config(folder).get("id2label")
         if isinstance(named, dict):
@@ -305,13 +305,13 @@ def by_label(values: np.ndarray[Any, Any], labels: Sequence[str]) -> pa.Array:
 
 
 def check_scores_by_label(classifier: Any) -> None:
-    """Refuse `scores_by_label` without a column for it."""
+    """Reject `scores_by_label` without a column for it."""
     if classifier.scores_by_label and classifier.score_field is None:
         raise UsageError("scores_by_label=True needs score_field: the column for the probabilities.")
 
 
 def check_filter_by(labels: Any, *, known: Sequence[Any] | None = None) -> None:
-    """Refuse a filter that would drop everything by mistake; `known` are all labels, if they are fixed."""
+    """Reject a filter that would drop everything by mistake; `known` are all labels, if they are fixed."""
     if labels is None:
         return
     if isinstance(labels, str) or not isinstance(labels, Sequence) or not labels:
@@ -327,20 +327,20 @@ def check_filter_by(labels: Any, *, known: Sequence[Any] | None = None) -> None:
 
 
 def check_model_options(stage: Any) -> None:
-    """Refuse early what the parts of a classifier or embedder would refuse later."""
+    """Reject early what the parts of a classifier or embedder would reject later."""
     for option in ("max_chars", "max_seq_length", "model_inference_batch_size"):
         check_positive(option, getattr(stage, option))
     check_padding_side(stage.padding_side)
 
 
 def check_new_columns(stage: Any, *options: str) -> None:
-    """Refuse result columns that would overwrite the text, the tokens, or each other.
+    """Reject result columns that would overwrite the text, the tokens, or each other.
 
     Args:
         stage: A classifier or embedder with a `text_field`.
         *options: The names of its options that name new columns; one that is None is off.
     """
-    taken = {stage.text_field: "the text"} | dict.fromkeys((*TOKEN_FIELDS, SEQ_ORDER_FIELD), "tokens while it works")
+    taken = {stage.text_field: "the text"} | dict.fromkeys((*TOKEN_FIELDS, SEQ_ORDER_FIELD), "tokens")
     for option in options:
         column = getattr(stage, option)
         if column is None:
@@ -349,13 +349,14 @@ def check_new_columns(stage: Any, *options: str) -> None:
             raise UsageError(f"{option}={column!r}: must be a column name.")
         if column in taken:
             raise UsageError(
-                f"{option}={column!r}: {type(stage).__name__} has {taken[column]} in that column: choose another name."
+                f"{option}={column!r}: {type(stage).__name__} uses that column for {taken[column]}: choose another "
+                "name."
             )
         taken[column] = f"{option}="
 
 
 def check_cpu_backend(name: str) -> None:
-    """Refuse an unknown CPU backend."""
+    """Reject an unknown CPU backend."""
     if name == "onnx":
         raise UsageError(
             "cpu_backend='onnx' was removed, because 'torch' returns the same labels faster: omit cpu_backend, or use "

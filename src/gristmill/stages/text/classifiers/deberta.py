@@ -119,8 +119,8 @@ class TokenBag(nn.Module):  # type: ignore[misc]
     The features are those of TF-IDF: one plus the logarithm of a token's count, times its rarity, scaled to length 1.
 
     Args:
-        vocabulary: The number of tokens.
-        classes: The number of classes.
+        vocabulary: Number of tokens.
+        classes: Number of classes.
     """
 
     def __init__(self, vocabulary: int, classes: int) -> None:
@@ -141,7 +141,7 @@ class TokenBag(nn.Module):  # type: ignore[misc]
 
 
 def _counts(ids: torch.Tensor) -> torch.Tensor:
-    """How often the token of each place occurs in its row."""
+    """The number of occurrences of each token in its row."""
     ordered = ids.sort(1).values
     return torch.searchsorted(ordered, ids, right=True) - torch.searchsorted(ordered, ids)
 
@@ -272,7 +272,7 @@ def labels_of(config: Mapping[str, Any]) -> list[str]:
 
 
 def check_choice(folder: Path, labels: Sequence[str]) -> None:
-    """Refuse a model with a single output: as a probability it would be 1 for every document."""
+    """Reject a model with a single output: as a probability it would be 1 for every document."""
     if len(labels) < 2:
         raise UsageError(
             f"The model in {folder} has {len(labels)} output ({', '.join(map(repr, labels))}), so it returns a score, "
@@ -297,7 +297,7 @@ def make_backbone(config: Mapping[str, Any]) -> nn.Module:
 
 @contextlib.contextmanager
 def skipping_base_weights(find: FindFolder = model_folder) -> Iterator[None]:
-    """Create backbones without reading their weights, because the classifier's own will be loaded over them.
+    """Create backbones without reading their weights, because the classifier's weights replace them.
 
     Args:
         find: Returns the folder with the settings of a base model; by default nothing is downloaded.

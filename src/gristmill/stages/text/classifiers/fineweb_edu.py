@@ -146,7 +146,7 @@ class FineWebModelStage(TokenBatchModelStage):
 class EducationClassifier(DistributedDataClassifier):
     """Scores the educational value of documents: the base class of the three published classifiers.
 
-    Accepts the options of `DistributedDataClassifier` (but no `score_field`), and three columns for its results.
+    Accepts the options of `DistributedDataClassifier` (except `score_field`), and three result columns.
 
     Args:
         label_field: Column for `high_quality` or `low_quality`.
@@ -201,7 +201,7 @@ class FineWebEduClassifier(EducationClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FineWebMixtralEduClassifier(EducationClassifier):
-    """Scores educational value with the sibling trained on the judgements of Mixtral 8x22B.
+    """Scores educational value with the variant trained on annotations by Mixtral 8x22B.
 
     Example:
         >>> FineWebMixtralEduClassifier(filter_by=["high_quality"]).int_score_field
@@ -217,7 +217,7 @@ class FineWebMixtralEduClassifier(EducationClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FineWebNemotronEduClassifier(EducationClassifier):
-    """Scores educational value with the sibling trained on the judgements of Nemotron-4 340B.
+    """Scores educational value with the variant trained on annotations by Nemotron-4 340B.
 
     Example:
         >>> FineWebNemotronEduClassifier(filter_by=["high_quality"]).int_score_field

@@ -24,8 +24,8 @@ class PoisoningNet(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
     """Turns the hidden state of a guard model into the probability that a text is poisoned.
 
     Args:
-        input_dim: The width of the hidden state.
-        dropout: The share dropped while training.
+        input_dim: Width of the hidden state.
+        dropout: Dropout rate during training.
     """
 
     def __init__(self, input_dim: int, dropout: float = 0.7) -> None:

@@ -104,13 +104,15 @@ class GuardPrompt:
 
 
 def check_template(template: str | None) -> None:
-    """Refuse a template that does not contain the text."""
+    """Reject a template that does not contain the text."""
     if template is not None and template.count(TEXT_MARK) != 1:
-        raise UsageError(f"template={template!r}: must contain {TEXT_MARK!r} exactly once, where the document goes.")
+        raise UsageError(
+            f"template={template!r}: must contain {TEXT_MARK!r} exactly once, at the position of the document."
+        )
 
 
 def _own_start(tokenizer: Any) -> str:
-    """The first token, if the tokenizer adds it by itself."""
+    """The first token, if the tokenizer adds it automatically."""
     start = tokenizer.bos_token
     added = tokenizer("", add_special_tokens=True)["input_ids"]
     return start if start is not None and added[:1] == [tokenizer.bos_token_id] else ""
@@ -190,7 +192,7 @@ class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.text_field]
 
     def outputs(self) -> tuple[list[str], list[str]]:
-        """The question."""
+        """The prompt."""
         return ["data"], [self.prompt_field]
 
     def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:

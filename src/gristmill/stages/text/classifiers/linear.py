@@ -104,8 +104,8 @@ class LinearModel:
         """The model in `folder`, or a shipped one (`shipped:NAME`).
 
         Raises:
-            ModelNotFoundError: There is none.
-            ModelLoadError: Its files are damaged, or of another version.
+            ModelNotFoundError: It does not exist.
+            ModelLoadError: Its files are damaged, or from another version.
 
         Example:
             >>> LinearModel.load("shipped:text_kind").labels
@@ -155,7 +155,7 @@ class LinearModel:
 
 
 def _contradiction(labels: Any, bits: Any, buckets: Array, weights: Array, rarity: Array, bias: Array) -> str:
-    """What is inconsistent in the files of a model; kernels trust all of it."""
+    """What is inconsistent in the files of a model; kernels do not check them again."""
     if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
         return f"its labels are {str(labels)[:100]}, not a list of texts"
     if type(bits) is not int or not 1 <= bits <= _MOST_BITS:
@@ -222,7 +222,7 @@ def _short_name(model_path: str) -> str:
 
 
 class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Adds the most probable label of each document, and optionally its probabilities.
+    """Adds the most probable label of each document, and optionally the probabilities.
 
     Args:
         model_path: The folder of the model, or `shipped:NAME` for one shipped with the package.
@@ -266,7 +266,7 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.text_field]
 
     def outputs(self) -> tuple[list[str], list[str]]:
-        """The label column, and that of the probabilities if requested."""
+        """The label column, and the probability column if requested."""
         return ["data"], [self.label_field] + ([self.score_field] if self.score_field is not None else [])
 
     def content_digest(self) -> str | None:
@@ -274,7 +274,7 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return folder_digest(self.model_path)
 
     def check_environment(self) -> None:
-        """Refuse a model that is missing or damaged, or whose labels lack an expected one."""
+        """Reject a model that is missing or damaged, or whose labels lack an expected one."""
         self._loaded()
 
     def _loaded(self) -> LinearModel:

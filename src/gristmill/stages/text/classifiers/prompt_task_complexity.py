@@ -55,7 +55,7 @@ def published_fields(
 ) -> dict[str, npt.NDArray[Any]]:
     """The eleven published columns from the probabilities of the eight heads.
 
-    A dimension is the expected weight of its classes over a divisor; the second task is "NA" below 0.1.
+    A dimension is the expected weight of its classes, divided by a constant; the second task is "NA" below 0.1.
     """
     tasks, names = probabilities[0], config["task_type_map"]
     order = np.argsort(-tasks, axis=1, kind="stable")[:, :2]
@@ -87,7 +87,7 @@ class PromptTaskComplexityModelStage(TokenBatchModelStage):
         autocast: Use a faster 16-bit type, if the device has one.
         keep_tokens: Keep the token columns.
         model_identifier: The model, if not the published one.
-        hf_token: An access token.
+        hf_token: Access token.
     """
 
     notes_changes = True
@@ -169,7 +169,7 @@ class PromptTaskComplexityClassifier(CompositeStage[DocumentBatch, DocumentBatch
         keep_tokens: Keep the token columns.
         use_existing_tokens: Use existing token columns instead of tokenizing.
         model_identifier: The model, if not the published one.
-        hf_token: An access token; it is never shown.
+        hf_token: Access token; it is never shown.
     """
 
     cache_dir: str | None = None

@@ -1,4 +1,4 @@
-"""Documents from the web: URL lists, downloads, and the reading and extraction of downloaded files."""
+"""Documents from the web: URL lists, downloads, and reading and extraction of downloaded files."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ class EmbeddingCreatorStage(CompositeStage[DocumentBatch, DocumentBatch]):
 
 
 def check_pooling(option: str, value: str) -> None:
-    """Refuse an unknown pooling."""
+    """Reject an unknown pooling."""
     if value not in POOLINGS:
         raise UsageError(f"{option}={value!r}: must be one of {POOLINGS}.{did_you_mean(value, POOLINGS)}")
 

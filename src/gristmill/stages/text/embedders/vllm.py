@@ -1,4 +1,4 @@
-"""Embeddings by vLLM, for machines with GPUs."""
+"""Embeddings with vLLM, for machines with GPUs."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ _OWNED = ("model", "runner")
 
 
 class VLLMEmbeddingModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Adds a vector for each document, made by vLLM on a GPU.
+    """Adds a vector for each document, computed by vLLM on a GPU.
 
-    Texts that are longer than the model allows are truncated; a document without any token gets null.
+    Texts that are longer than the model allows are truncated; a document without tokens gets null.
     `EmbeddingCreatorStage` does the same without vLLM, on CPUs as well.
 
     Args:
         model_identifier: A hub id, a local folder, or `package:NAME`.
         vllm_init_kwargs: More options for `vllm.LLM`, such as `max_model_len` or `gpu_memory_utilization`.
-        text_field: The column with the text.
-        pretokenize: Tokenize with the model's own tokenizer before the texts go to the engine.
-        embedding_field: The column for the vectors.
-        max_chars: The most characters of a text that are used; None uses them all.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for gated models; it is never shown.
+        text_field: Column that holds the text.
+        pretokenize: Tokenize texts with the model's own tokenizer before passing them to the engine.
+        embedding_field: Column for the vectors.
+        max_chars: Maximum number of characters of a text to use; None for all.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for gated models; it is never shown.
         verbose: Show vLLM's progress bar.
-        metadata_fields: The columns to keep beside the vectors; None keeps all.
-        model_inference_batch_size: The most documents that the engine gets at once; it forms its own batches of them.
+        metadata_fields: Columns to keep besides the vectors; None keeps all.
+        model_inference_batch_size: Maximum number of documents passed to the engine at once; it forms its own batches.
         embedding_output_dtype: `float32` or `float16`.
 
     Example:
@@ -94,11 +94,11 @@ class VLLMEmbeddingModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         check_positive("model_inference_batch_size", model_inference_batch_size)
         if embedding_output_dtype not in _TYPES:
             raise UsageError(
-                f"embedding_output_dtype={embedding_output_dtype!r}: give 'float32' or 'float16'."
-                f"{did_you_mean(str(embedding_output_dtype), _TYPES)}"
+                f"embedding_output_dtype={embedding_output_dtype!r}: must be 'float32' or "
+                f"'float16'.{did_you_mean(str(embedding_output_dtype), _TYPES)}"
             )
         if embedding_field == text_field:
-            raise UsageError(f"embedding_field={embedding_field!r} is the column with the text: give another name.")
+            raise UsageError(f"embedding_field={embedding_field!r} is the text column: choose another name.")
         self.name = format_name_with_suffix(self.model_identifier, "_vllm")
         self.text_field = text_field
         self.pretokenize = pretokenize
@@ -114,20 +114,20 @@ class VLLMEmbeddingModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.tokenizer: Any = None
 
     def inputs(self) -> Spec:
-        """The text, and the columns that are kept."""
+        """The text, and the columns to keep."""
         return ["data"], list(dict.fromkeys([self.text_field, *(self.metadata_fields or ())]))
 
     def outputs(self) -> Spec:
-        """The vectors and the columns that are kept."""
+        """The vectors and the columns to keep."""
         kept = [self.text_field] if self.metadata_fields is None else self.metadata_fields
         return ["data"], [*kept, self.embedding_field]
 
     def content_digest(self) -> str | None:
-        """That of a local model folder."""
+        """The digest of a local model folder."""
         return folder_digest(self.model_identifier)
 
     def check_environment(self) -> None:
-        """Refuse to plan a run without vLLM or without the model."""
+        """Reject a missing package or model."""
         require_vllm("VLLMEmbeddingModelStage")
         check_model(self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token, files=["*.safetensors"])
 
@@ -136,7 +136,7 @@ class VLLMEmbeddingModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         fetch_model(self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token)
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
-        """Start the engine, and load the tokenizer where it is used before the engine."""
+        """Start the engine, and load the tokenizer if texts are tokenized before."""
         folder = model_folder(self.model_identifier, cache_dir=self.cache_dir)
         self.model = start_engine(self.engine_arguments(folder))
         if self.pretokenize:
@@ -145,15 +145,15 @@ class VLLMEmbeddingModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             self.tokenizer = load_tokenizer(folder)
 
     def engine_arguments(self, folder: Path) -> dict[str, Any]:
-        """What the engine is started with for the model in a local folder."""
+        """The arguments of the engine for the model in a local folder."""
         return engine_arguments(folder, self.vllm_init_kwargs, runner="pooling")
 
     def teardown(self) -> None:
-        """Let go of the engine."""
+        """Release the engine."""
         self.model = self.tokenizer = None
 
     def process(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with the vectors, and with the columns that are kept."""
+        """The batch with the vectors and the columns to keep."""
         texts = [(text or "")[: self.max_chars] for text in batch.text(self.text_field).to_pylist()]
         found = [vector for part in self._parts(texts) for vector in self._vectors(part)]
         if self.metadata_fields is not None:

@@ -18,7 +18,7 @@ from gristmill.stages.text.extraction.markup import blocks_of, line_text, markdo
 
 ENOUGH_AGREEMENT = 0.88
 CAREFUL_BONUS = 0.1
-"""What is added to the resemblance of Trafilatura's text, the best one by itself."""
+"""Bonus for the similarity of Trafilatura's text, which is the best single method."""
 _WORD = re.compile(r"\w+")
 
 
@@ -27,7 +27,7 @@ def extract(tree: Any, careful: Callable[[], str] | None, *, is_markdown: bool, 
 
     Args:
         tree: The page, parsed by Resiliparse.
-        careful: Returns the text of the third opinion; None for no third opinion.
+        careful: Returns the text of the third method; None to skip it.
         is_markdown: Whether to return Markdown.
         model: A block model to use instead of the shipped one.
     """
@@ -51,7 +51,7 @@ def extract(tree: Any, careful: Callable[[], str] | None, *, is_markdown: bool, 
 
 
 def learned_text(tree: Any, model: BlockModel) -> str:
-    """The text that the block model finds by itself."""
+    """The text found by the block model alone."""
     return plain_text(_learned(main_of(tree, links=True), inside_of(tree, links=True), model))
 
 

@@ -1,4 +1,4 @@
-"""What a block of a page looks like, beside its neighbours and within its page: the input of the block model."""
+"""Features of a block, of its neighbours and of its page: the input of the block model."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FEATURES = 36
 
 
 def features(blocks: Sequence[str], texts: Sequence[str], main: frozenset[str]) -> Floats:
-    """A row of figures for each block.
+    """A row of features for each block.
 
     Args:
         blocks: The blocks of a page, as reduced markup with links.
         texts: Their plain texts.
-        main: Those that Resiliparse takes for main content.
+        main: Those that Resiliparse considers main content.
     """
     count = len(blocks)
     if not count:
@@ -91,7 +91,7 @@ def _figures(values: object) -> Floats:
 
 
 def _linked_chars(block: str) -> int:
-    """How many characters of the block are in links."""
+    """The number of characters of the block in links."""
     return sum(len(_TAG.sub("", link)) for link in _LINKED.findall(block)) if "<a " in block else 0
 
 

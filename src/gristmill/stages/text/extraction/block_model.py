@@ -1,6 +1,6 @@
 """A small network that decides which blocks of a page belong to its main text.
 
-Its weights are in a file of numbers beside this module, made by `tools/train_block_model.py` from annotated pages.
+Its weights are in a file beside this module, trained by `tools/train_block_model.py` on annotated pages.
 """
 
 from __future__ import annotations

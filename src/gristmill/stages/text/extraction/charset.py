@@ -1,7 +1,7 @@
 """Decodes the bytes of a page: by declaration, by the page itself, or by detection.
 
-A page is read as what it is, not as what it says: bytes that are valid UTF-8 (and not plain ASCII) are UTF-8
-whatever was declared, and a declaration that does not fit its bytes is not believed.
+The bytes take precedence over declarations: valid UTF-8 (that is not plain ASCII) is UTF-8 whatever was declared, and a
+declaration that does not match the bytes is ignored.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _META = re.compile(
 )
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
 _STATEFUL = ("iso2022_jp", "utf-16-le", "utf-16-be")
-"""Encodings whose bytes may all be ASCII and still be something else."""
+"""Encodings whose bytes may all be ASCII without being ASCII text."""
 _STATEFUL_SIGNS = (b"\x1b", b"\x00")
-"""What a page in one of them contains: escape sequences, or the other half of its `<`."""
+"""Bytes that a page in such an encoding contains: escape sequences, or the other half of its `<`."""
 _MAX_BAD = 0.002
 """Maximum share of broken characters in a page that is still decoded as declared."""
 
@@ -31,7 +31,7 @@ def decode_page(content: bytes, declared: str | None = None) -> str:
     """The text of a page. Never fails: undecodable bytes become U+FFFD.
 
     Args:
-        content: The page as it was served.
+        content: The page as served.
         declared: The charset that the server declared, or its whole `Content-Type`.
 
     Example:
@@ -83,7 +83,7 @@ def _of_meta(content: bytes) -> str | None:
 
 
 def _known(label: str) -> str | None:
-    """The codec for a label of the web, and for no other: some of Python's codecs are unsafe for text of others."""
+    """The codec for a web encoding label only: some of Python's codecs are unsafe for untrusted text."""
     from resiliparse.parse.encoding import map_encoding_to_html5
 
     label = label.strip().lower()

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 FACTS = ("title", "date", "author", "language", "links", "license")
-"""The available facts; `language` is that of the text."""
+"""The available facts; `language` is the language of the text."""
 
 _CC = re.compile(
     r"creativecommons\.org/(?:licen[sc]es/(?P<kind>by(?:-nc)?(?:-nd|-sa)?|nc-sa|nd-nc|nd|sa|nc)|publicdomain/(?P<public>zero|mark))"
@@ -89,7 +89,7 @@ def _meta_of(document: Any) -> dict[str, str]:
 
 
 def _linked_data(document: Any) -> dict[str, str]:
-    """Headline, author, date and licence from the page's JSON-LD, if it has a readable one."""
+    """Headline, author, date and licence from the page's JSON-LD, if there is any and it can be parsed."""
     found: dict[str, str] = {}
     for node in document.query_selector_all("script[type='application/ld+json']"):
         source = node.text or ""
@@ -162,7 +162,7 @@ def _links(document: Any, url: str | None) -> list[str]:
 
 
 def _licence(document: Any, linked: dict[str, str]) -> str | None:
-    """The licence that the page declares, otherwise the only Creative Commons licence that it links to."""
+    """The declared licence of the page, otherwise the only Creative Commons licence that it links to."""
     declared = [node.getattr("href") or "" for node in document.query_selector_all("[rel~=license][href]")]
     for address in [*declared, linked.get("license", "")]:
         licence = creative_commons(address)

@@ -17,7 +17,7 @@ _NOT_MAIN = (
     "#sidebar", ".menu", ".breadcrumb", ".breadcrumbs", ".cookie", ".footer", "#footer", ".related", ".share",
     ".social",
 )  # fmt: skip
-"""What is removed from the visible text."""
+"""Elements that are removed from the visible text."""
 
 
 def extract(tree: Any, *, is_markdown: bool) -> str:
@@ -28,12 +28,12 @@ def extract(tree: Any, *, is_markdown: bool) -> str:
 
 
 def as_is(tree: Any, *, is_markdown: bool) -> str:
-    """What Resiliparse considers the main text."""
+    """The main text according to Resiliparse."""
     return rendered(main_of(tree), is_markdown=True) if is_markdown else _plain(tree)
 
 
 def by_rules(main: str, inside: Callable[[], str]) -> str:
-    """The text of the main content, or all outside of menus where that is many times as much as very little."""
+    """The main content, or everything outside of menus if the main content is very short in comparison."""
     if len(main) >= _SHORT_CHARS:
         return main
     more = inside()
@@ -41,7 +41,7 @@ def by_rules(main: str, inside: Callable[[], str]) -> str:
 
 
 def main_of(tree: Any, *, links: bool = False) -> str:
-    """What Resiliparse considers the main content, as reduced markup."""
+    """The main content according to Resiliparse, as reduced markup."""
     from resiliparse.extract.html2text import extract_plain_text
 
     markup: str = extract_plain_text(
@@ -73,7 +73,7 @@ def rendered(markup: str, *, is_markdown: bool) -> str:
 
 
 def _plain(tree: Any) -> str:
-    """The main content as Resiliparse writes it, with our dashes and bars; quicker than by way of markup."""
+    """The main content as formatted by Resiliparse, with our dashes and bars; faster than through markup."""
     from resiliparse.extract.html2text import extract_plain_text
 
     text: str = extract_plain_text(tree, main_content=True, alt_texts=False)

@@ -15,7 +15,7 @@ _WORDS |= {"munder": "%s_{%s}", "mover": "%s^{%s}", "munderover": "%s_{%s}^{%s}"
 
 
 def may_have_formulas(raw: bytes) -> bool:
-    """Whether the bytes of a page show signs of formulas; `scan_markup` tells which pages are worth the search."""
+    """Whether the bytes of a page suggest formulas; `scan_markup` decides which pages to search."""
     return any(sign in raw for sign in _SIGNS)
 
 
@@ -47,7 +47,7 @@ def with_readable_formulas(page: str) -> str:
 
 
 def _source(node: Any) -> tuple[str, bool]:
-    """The LaTeX source of an element, empty for what only repeats another, and whether it is a block."""
+    """The LaTeX source of an element (empty if it only repeats another one), and whether it is a block."""
     if node.tag == "script":
         return node.text.strip(), "mode=display" in (node.getattr("type") or "")
     if node.tag == "img":
@@ -62,7 +62,7 @@ def _source(node: Any) -> tuple[str, bool]:
 
 
 def _repeats(image: Any) -> bool:
-    """Whether the image is Wikipedia's second form of a formula that is there as MathML."""
+    """Whether the image is Wikipedia's fallback for a formula that is also present as MathML."""
     return "mwe-math" in (image.getattr("class") or "")
 
 
@@ -73,7 +73,7 @@ def _without_style(source: str) -> str:
 
 
 def _linear(node: Any, depth: int = 0) -> str:
-    """MathML in a line."""
+    """MathML as one line of LaTeX."""
     children = [child for child in node.child_nodes if child.tag not in ("annotation", "annotation-xml", "#comment")]
     if depth > _MAX_DEPTH or not any(child.tag != "#text" for child in children):
         return " ".join(str(node.text or "").split())

@@ -18,7 +18,7 @@ CELLS = re.compile(r"[ \t]*" + CELL + r"[ \t" + CELL + r"]*")
 
 
 def with_cells_apart(page: str) -> str:
-    """The page with a mark between the cells of its tables, which would otherwise run into each other."""
+    """The page with a mark between table cells, whose texts would otherwise run together."""
     if CELL in page:
         page = page.replace(CELL, " ")
     return _BETWEEN_CELLS.sub(lambda end: CELL + end[0], page)  # quicker than a template with a group

@@ -26,7 +26,7 @@ _ESCAPED = re.compile(r"\\([_*<>\[\]`])")
 
 
 class PageProblemError(ValueError):
-    """A page that is not passed to any library, with the cause for the quarantine."""
+    """The page must not be passed to a library; holds the cause for the quarantine."""
 
     def __init__(self, cause: str, detail: str) -> None:
         super().__init__(detail)

@@ -40,14 +40,14 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         html_field: Column of pages, as bytes or text; it is removed unless it is also the `text_field`.
         text_field: Column for the text.
         url_field: Column of URLs, for relative links and dates in URLs; used if present.
-        charset_field: Column that holds the charset or `Content-Type` declared by the server. None: `charset` or
-            `content_type`, if present. A declaration that does not fit the bytes is ignored.
+        charset_field: Column that holds the charset or `Content-Type` declared by the server. None uses `charset` or
+            `content_type`, if present. A declaration that does not match the bytes is ignored.
         keep_html: Keep the column of pages.
         fix_encoding: Repair text that was decoded wrongly before it was served, with ftfy.
         max_page_bytes: Larger pages are quarantined (`page_too_large`).
         max_depth: Pages with deeper nesting are quarantined (`nested_too_deeply`).
-        time_limit_s: Maximum time per page; slower pages are quarantined (`time limit`). Needs a worker process. None:
-            60 s on the local executor, or its own limit if that is shorter, and no limit on Ray.
+        time_limit_s: Maximum time per page; slower pages are quarantined (`time limit`). Needs a worker process. None
+            means 60 s on the local executor, or its own limit if that is shorter, and no limit on Ray.
 
     Example:
         >>> page = b"<main><h1>Mills</h1><p>A mill grinds grain between two stones, as it did long ago.</p></main>"
@@ -111,7 +111,7 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.max_depth = max_depth
 
     def check_environment(self) -> None:
-        """Refuse to run without the libraries that the method needs."""
+        """Raise if a library that the method needs is not installed."""
         for package in ("resiliparse", *_NEEDS.get(self.method, ())):
             require_module(package, f"HtmlExtractor(method={self.method!r})")
         if self.fix_encoding:
@@ -127,7 +127,7 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.text_field, *self.metadata.values()]
 
     def validate_input(self, batch: DocumentBatch) -> bool:
-        """Whether the batch has pages, or texts in place of them, as WET files beside WARC files have."""
+        """Whether the batch has pages, or texts in their place, as with WET files beside WARC files."""
         return self._is_text(batch) or super().validate_input(batch)
 
     def _is_text(self, batch: DocumentBatch) -> bool:

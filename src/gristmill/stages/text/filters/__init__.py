@@ -1,4 +1,4 @@
-"""Filters: which documents to keep, with a score and a reason for each that is dropped."""
+"""Filters: decide which documents to keep, with a score, and a reason for every drop."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ _SAMPLE = "one two three four five six seven eight nine ten eleven twelve. " * 2
 
 
 def drop_reason(name: str, *, inverted: bool, failure: str | None = None) -> str:
-    """The reason why a filter drops a document; all filter reasons in the ledger are built here.
+    """The reason for a filter's drop; all filter reasons in the ledger are built here.
 
-    An inverted filter drops what passes, so none of its failure reasons applies: the reason is `inverted_` and its
-    name.
+    An inverted filter drops what passes, so none of its failure reasons applies: the reason is `inverted_` followed by
+    its name.
 
     Args:
         name: The filter's name.
@@ -76,7 +76,7 @@ class FilterCascade:
         self._needs: list[tuple[Statistic, ...]] = list(map(tuple, map(methodcaller("needs"), self.filters)))
 
     def warm_up(self) -> None:
-        """Load or compile the kernels that the filters need; none of them scores anything."""
+        """Load or compile the kernels that the filters need, without scoring anything."""
         needs = list(chain.from_iterable(self._needs))
         if needs:
             statistics = TextStatistics(text_column([_SAMPLE, _SAMPLE]), needs)
@@ -98,7 +98,7 @@ class FilterCascade:
             column: The texts; null counts as empty.
             alive: Documents to consider; others are neither kept nor failed. None means all.
             keep_scores: Whether to keep the scores of every filter, or of the filters at these positions.
-            every_score: Score every document with every filter, also those that an earlier filter dropped.
+            every_score: Score every document with every filter, including documents that an earlier filter dropped.
         """
         texts = column if isinstance(column, TextColumn) else text_column(column)
         start = np.ones(len(texts), dtype=np.bool_) if alive is None else np.asarray(alive, dtype=np.bool_).copy()

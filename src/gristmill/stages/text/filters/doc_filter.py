@@ -38,7 +38,7 @@ class DocumentFilter(ABC):
     lower_parameter: str | None = None
     upper_parameter: str | None = None
     wrapper: ClassVar[str] = "ScoreFilter"
-    """The stage that applies the filter: what to write if one is passed in place of a stage."""
+    """The stage that applies the filter, for the error message if a filter is passed in place of a stage."""
     _name: str = ""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class DocumentFilter(ABC):
         return self._name or type(self).__name__
 
     def check_environment(self) -> None:  # noqa: B027 (most have nothing to check)
-        """Called in the driver when a run is planned: refuse a missing package, model or file."""
+        """Called in the driver when a run is planned: raise if a package, model or file is missing."""
 
     @abstractmethod
     def score_document(self, text: str) -> Any:

@@ -65,11 +65,11 @@ class PerExtensionFilter(ColumnFilter):
     _limits: _Limits | bool | None = False
 
     def model_check_or_download(self) -> None:
-        """Check that the table exists and contains the language."""
+        """Check that the table exists and lists the language."""
         self.load_model()
 
     def check_environment(self) -> None:
-        """Refuse a table that is missing or does not contain the language."""
+        """Reject a table that is missing or does not list the language."""
         self.load_model()
 
     def load_model(self) -> None:

@@ -1,4 +1,4 @@
-"""Filters by a fastText model: the language of a document, and its quality."""
+"""Filters based on a fastText model: the language of a document, and its quality."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _ModelFilter(ColumnFilter):
         fasttext_model.load(self._path())
 
     def check_environment(self) -> None:
-        """Refuse a model file that is missing or invalid."""
+        """Reject a model file that is missing or invalid."""
         fasttext_model.read_labels(self._path())
 
     def load_model(self) -> None:
@@ -105,10 +105,10 @@ class FastTextLangId(_ModelFilter):
         return fasttext_model.default_model_path() if self.model_path is None else self.model_path
 
     def check_environment(self) -> None:
-        """Refuse a missing model file, and a language that the model does not know.
+        """Reject a missing model file, and a language that the model does not know.
 
         Raises:
-            PlanningError: There is no such language; suggests the nearest.
+            PlanningError: The model does not know the language; suggests the nearest.
         """
         labels = fasttext_model.read_labels(self._path())
         codes = [label.removeprefix(fasttext_model.LABEL_PREFIX) for label in labels]
@@ -196,7 +196,7 @@ class FastTextLangId(_ModelFilter):
 
 
 class _DrawnScore(float):
-    """A score that remembers the random draw of its document."""
+    """A score that carries the random draw of its document."""
 
     draw: float
 
@@ -254,7 +254,7 @@ class FastTextQualityFilter(_ModelFilter):
         return scores
 
     def score_document(self, text: str | None) -> float:
-        """The score of one text, which remembers its draw for `keep_document`."""
+        """The score of one text, which carries its draw for `keep_document`."""
         column = text_column([text])
         return _DrawnScore(float(self._scores(column, np.ones(1, bool))[0]), float(self._draws(column)[0]))
 
@@ -278,7 +278,7 @@ class FastTextQualityFilter(_ModelFilter):
         return self.lower_reason
 
     def threshold(self, score: float) -> None:
-        """There is no fixed bound."""
+        """None: there is no fixed bound."""
 
     def reasons(self) -> tuple[str, ...]:
         """Every reason this filter can return."""

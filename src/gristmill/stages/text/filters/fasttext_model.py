@@ -29,7 +29,7 @@ _MOST_DECODED = 1 << 33
 
 
 class Prediction(NamedTuple):
-    """For every document the number of its best label (-1: none) and its probability."""
+    """The number of the best label of every document (-1 for none) and its probability."""
 
     labels: np.ndarray
     probabilities: np.ndarray
@@ -39,7 +39,7 @@ class FastTextModel:
     """A supervised model of fastText, ready to predict.
 
     Attributes:
-        labels: The labels as the file has them.
+        labels: The labels, as in the file.
     """
 
     def __init__(self, model: Model, labels: list[str]) -> None:
@@ -104,7 +104,7 @@ def _load(path: str, size: int, changed: int) -> FastTextModel:
 
 
 class _Reader:
-    """Goes through a model file from the front."""
+    """Reads a model file sequentially."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -126,8 +126,7 @@ class _Reader:
 
     def _cut_off(self) -> InputError:
         return InputError(
-            f"The fastText model {self._path!r} is truncated: it ends before the contents it announces. Download it "
-            "again.",
+            f"The fastText model {self._path!r} is truncated: it ends before its declared contents. Download it again.",
             path=self._path,
         )
 
@@ -205,7 +204,7 @@ class _Reader:
         return FastTextModel(Model(*arrays), [text.decode("utf-8", "replace") for text in texts[words:]])
 
     def _dictionary(self, entries: int) -> tuple[list[bytes], list[int]]:
-        """The words and labels of the model, and how often each was seen."""
+        """The words and labels of the model, with their counts."""
         texts: list[bytes] = []
         counts: list[int] = []
         at, window, base = 0, b"", self._at
@@ -273,7 +272,7 @@ def _within(values: np.ndarray, bound: int) -> bool:
 
 
 def _without_gaps(vectors: np.ndarray, pairs: np.ndarray, words: int, bucket: int) -> tuple[np.ndarray, ...]:
-    """The vectors of a pruned model in the order of their buckets, bits for those left, how many come before."""
+    """The vectors of a pruned model in the order of their buckets, bits for those left, and running counts."""
     order = np.argsort(pairs[:, 0], kind="stable")
     rows = np.concatenate([np.arange(words), words + pairs[order, 1]])
     left = np.zeros((bucket // 64 + 1) * 64, bool)

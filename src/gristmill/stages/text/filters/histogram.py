@@ -63,7 +63,7 @@ class HistogramFilter(ColumnFilter):
         self._file()
 
     def check_environment(self) -> None:
-        """Refuse a language without a histogram."""
+        """Reject a language without a histogram."""
         self._file()
 
     def load_model(self) -> None:

@@ -131,7 +131,7 @@ class LineQuality(ProcessingStage[DocumentBatch, DocumentBatch]):
             ("max_symbol_share", max_symbol_share, 0), ("min_words", min_words, 1),
         ):  # fmt: skip
             if value is not None and value < least:
-                raise UsageError(f"LineQuality({option}={value!r}): must be a number from {least} on, or None.")
+                raise UsageError(f"LineQuality({option}={value!r}): must be a number, at least {least}, or None.")
         self.text_field = text_field
         self.url_only = url_only
         self.notice_phrases = tuple(notice_phrases or ())

@@ -68,7 +68,7 @@ class ColumnFilter(DocumentFilter):
         return UsageError(f"{type(self).__name__}({parameter}={bound!r}): {why}", parameter=parameter, value=bound)
 
     def check_environment(self) -> None:
-        """Refuse word splitting by a library that is not installed."""
+        """Reject word splitting by a library that is not installed."""
         for statistic in self.needs():
             if statistic.splitter in LIBRARIES:
                 require_module(*LIBRARIES[statistic.splitter])
@@ -84,7 +84,7 @@ class ColumnFilter(DocumentFilter):
         """The score of every document, as float64: the declared statistic, or its share of the denominator."""
         counts = list(map(statistics.__getitem__, self.needs()))
         if self.statistic is None:
-            raise NotImplementedError(f"{type(self).__name__} does not say how it scores")
+            raise NotImplementedError(f"{type(self).__name__} does not define how it scores")
         if self.denominator is None:
             return counts[0].astype(np.float64)
         scores = statistics.ratio(counts[0], counts[1], nothing=self.empty_score)
@@ -147,7 +147,7 @@ class ColumnFilter(DocumentFilter):
 
 
 def check_shares(owner: object, **values: float | None) -> None:
-    """Refuse share parameters outside of 0 to 1; None and infinity turn a rule off.
+    """Reject share parameters outside of 0 to 1; None and infinity turn a rule off.
 
     Raises:
         UsageError: Names the parameter, its value and what is valid.

@@ -67,7 +67,7 @@ SPACY = "spacy"
 Splitter = Callable[[str], list[str]]
 
 SPLITTERS = {"zh": JIEBA, "ja": MECAB}
-"""By language, how words are found if they are not separated by spaces."""
+"""Word splitters of languages whose words are not separated by spaces."""
 _LANGUAGES = frozenset(  # a text, because a list would take a page
     """aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en
     eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka
@@ -230,14 +230,14 @@ class TextStatistics:
         return result
 
     def score_texts(self, score: Callable[[str], float]) -> Scores:
-        """A score per remaining document from a Python function of its text; for what no kernel computes."""
+        """A score per remaining document from a Python function of its text, for scores without a kernel."""
         scores = np.zeros(len(self.column), dtype=np.float64)
         for row in np.flatnonzero(self.alive):
             scores[row] = score(self.column.text(int(row)))
         return scores
 
     def _compute(self, statistic: Statistic, missing: Mask) -> dict[_Key, Integers]:
-        """The pass that computes a statistic, and for n-grams the passes that it shares work with."""
+        """Run the pass that computes a statistic, and for n-grams the passes that it shares work with."""
         group, splitter = statistic.group, statistic.splitter
         if group in _NGRAMS:
             return self._compute_ngrams(statistic, missing)

@@ -32,7 +32,7 @@ class _TokenFilter(ColumnFilter):
         self._count = self._counter()
 
     def check_environment(self) -> None:
-        """Refuse a missing tokenizer or package."""
+        """Reject a missing tokenizer or package."""
         self._counter()
 
     def _counter(self) -> Counter:

@@ -59,10 +59,10 @@ ROW_READERS: Mapping[Format, type[RowReader]] = {
 
 
 class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """Reads files in whatever format they have, compressed or not: JSONL, Parquet, CSV, Arrow, text and others.
+    """Reads files of any supported format, compressed or not: JSONL, Parquet, CSV, Arrow, text and others.
 
     Record files (JSONL, Parquet) take precedence: a README or an index page beside them is not data. Input in two
-    formats that could both be data is refused with both choices, so that neither is silently skipped. For
+    formats that could both be data is an error that lists both choices, so that neither is silently skipped. For
     format-specific options, use the reader of that format, such as `CsvReader`.
 
     Args:
@@ -159,7 +159,7 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         return [source, reader]
 
     def _format_of(self, formats: Mapping[Format | None, Sequence[InputFile]]) -> Format:
-        """The format to read: that of files that are certainly data, not of files that merely lie beside it.
+        """The format to read: that of files that are certainly data, not of files that merely accompany it.
 
         Raises:
             UsageError: Files of several formats were requested, or the choice is ambiguous.
@@ -177,7 +177,7 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         return data[0]
 
     def _without_descriptions(self, found: Survey) -> tuple[Survey, Format]:
-        """What to read if JSON may merely describe data of another format beside it."""
+        """The files to read and their format, if JSON files may merely describe data of another format beside them."""
         beside = {format_of(item.relative) for item in found.left_out if item.reason == "extension"}
         tables = [kind for kind in FORMATS if kind in beside and not FORMATS[kind].companion]
         if not tables or not all(file.path.endswith(".json") for file in found.files):

@@ -1,4 +1,4 @@
-"""Language models in this process: clients that answer concurrent questions in batches."""
+"""Language models in this process: clients that answer concurrent requests in batches."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Question:
 
 
 class InProcessClient(AsyncLLMClient):
-    """A client whose model runs in this process: questions that are under way together are answered together.
+    """A client whose model runs in this process: concurrent requests are answered in one batch.
 
-    A subclass loads the model in `setup` and implements `answer_batch`, which runs in a thread of its own.
+    A subclass loads the model in `setup` and implements `answer_batch`, which runs in a separate thread.
 
     Args:
         model_identifier: A hub id, a local folder, or `package:NAME`.
-        batch_size: The most questions per batch.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for gated models; it is never shown.
+        batch_size: Maximum number of requests per batch.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for gated models; it is never shown.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class InProcessClient(AsyncLLMClient):
 
     @abstractmethod
     def answer_batch(self, questions: Sequence[Question]) -> list[Answer | LLMRequestError]:
-        """An answer to each question, or the reason why there is none."""
+        """An answer to each request, or the error if there is none."""
 
     def check_environment(self) -> None:
-        """Refuse to start without the model."""
+        """Reject a missing model."""
         check_model(self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token, files=["*.safetensors"])
 
     def content_digest(self) -> str | None:
-        """That of a local model folder."""
+        """The digest of a local model folder."""
         return folder_digest(self.model_identifier)
 
     def fetched(self) -> Path:
@@ -84,7 +84,7 @@ class InProcessClient(AsyncLLMClient):
         return fetch_model(self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token)
 
     async def close(self) -> None:
-        """End the thread and let go of the model."""
+        """Stop the thread and release the model."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown(wait=True)
@@ -99,8 +99,8 @@ class InProcessClient(AsyncLLMClient):
     ) -> Answer:
         if model and model != self.model_identifier:
             raise UsageError(
-                f"{type(self).__name__} has loaded {self.model_identifier!r} and was asked for the model {model!r}: "
-                "give both the same name."
+                f"{type(self).__name__} has loaded {self.model_identifier!r}, but the request is for the model "
+                f"{model!r}: use the same name for both."
             )
         conversation = [dict(message) for message in messages]
         if conversation_formatter is not None:
@@ -114,7 +114,7 @@ class InProcessClient(AsyncLLMClient):
         return await place
 
     async def _work(self) -> None:
-        """Answer what waits, batch after batch, until nothing does."""
+        """Answer waiting requests, batch by batch, until none is left."""
         await asyncio.sleep(0)  # questions that were asked in the same moment join the first batch
         loop = asyncio.get_running_loop()
         while self._waiting:
@@ -151,12 +151,12 @@ def answer_in_parts(
     answer: Callable[[Sequence[Question]], list[Answer | LLMRequestError]],
     is_of_questions: Callable[[Exception], bool],
 ) -> list[Answer | LLMRequestError]:
-    """Answer a batch, in halves where it fails as a whole, so that one question costs the others nothing.
+    """Answer a batch, split into halves if it fails as a whole, so that one failing request does not affect the others.
 
     Args:
         questions: The batch.
-        answer: Answers several questions, or raises.
-        is_of_questions: Whether an exception may pass with fewer questions; others are raised.
+        answer: Answers several requests, or raises.
+        is_of_questions: Whether fewer requests at once may avoid an exception; others are raised.
     """
     try:
         return answer(questions)
@@ -174,19 +174,19 @@ def answer_in_parts(
 
 
 class TransformersClient(InProcessClient):
-    """Answers with a model of transformers in this process, on a GPU if the process has one, else on the CPU.
+    """Runs a transformers model in this process, on a GPU if available, otherwise on the CPU.
 
-    Meant for small models; for large ones, run a server. Sampling depends only on the question and the seed, not on
-    the other questions of a batch. (A batch is padded, so the last bits of a probability may depend on it; use
-    `batch_size=1` where that must not happen.) A JSON schema is not enforced while the model writes: `LLMStage` checks
-    the answer. Code that comes with a model is never run.
+    Meant for small models; for large ones, run a server. Sampling depends only on the request and the seed, not on
+    other requests of the batch. (Batches are padded, which may change the last bits of a probability; use
+    `batch_size=1` to rule that out.) A JSON schema is not enforced during generation: `LLMStage` checks the answer.
+    Code that comes with a model is never run.
 
     Args:
-        model_identifier: A hub id, a local folder, or `package:NAME`. Ask for it under this name.
-        batch_size: The most questions per batch.
-        dtype: The type of the weights: `float32`, `bfloat16`, `float16`, or `auto` for the fastest on the device.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for gated models; it is never shown.
+        model_identifier: A hub id, a local folder, or `package:NAME`. Requests must use the same name.
+        batch_size: Maximum number of requests per batch.
+        dtype: Type of the weights: `float32`, `bfloat16`, `float16`, or `auto` for the fastest on the device.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for gated models; it is never shown.
 
     Example:
         >>> TransformersClient("Qwen/Qwen2.5-0.5B-Instruct", batch_size=8)
@@ -204,13 +204,15 @@ class TransformersClient(InProcessClient):
     ) -> None:
         super().__init__(model_identifier, batch_size=batch_size, cache_dir=cache_dir, hf_token=hf_token)
         if dtype not in _DTYPES:
-            raise UsageError(f"dtype={dtype!r}: give one of {', '.join(_DTYPES)}.{did_you_mean(str(dtype), _DTYPES)}")
+            raise UsageError(
+                f"dtype={dtype!r}: must be one of {', '.join(_DTYPES)}.{did_you_mean(str(dtype), _DTYPES)}"
+            )
         self.dtype = dtype
         self._model: Any = None
         self._tokenizer: Any = None
 
     def check_environment(self) -> None:
-        """Refuse to start without transformers or without the model."""
+        """Reject a missing package or model."""
         for module in ("torch", "transformers"):
             require_module(module, "TransformersClient")
         super().check_environment()
@@ -235,12 +237,12 @@ class TransformersClient(InProcessClient):
         self._model = load_network("AutoModelForCausalLM", folder, dtype=kind).to(device)
 
     async def close(self) -> None:
-        """End the thread and let go of the model."""
+        """Stop the thread and release the model."""
         await super().close()
         self._model = self._tokenizer = None
 
     def answer_batch(self, questions: Sequence[Question]) -> list[Answer | LLMRequestError]:
-        """The answers to a batch; questions with the same settings are generated together."""
+        """The answers to a batch; requests with the same settings are generated together."""
         self.setup()
         answers: list[Answer | LLMRequestError | None] = [None] * len(questions)
         groups: dict[str, list[int]] = {}
@@ -282,7 +284,7 @@ class TransformersClient(InProcessClient):
         return answers
 
     def _tokens(self, question: Question) -> list[int]:
-        """The prompt; messages without a chat template are joined by blank lines."""
+        """The tokens of the prompt; without a chat template, messages are joined by blank lines."""
         if self._tokenizer.chat_template:
             text = self._tokenizer.apply_chat_template(
                 question.messages, add_generation_prompt=True, tokenize=False, **question.template
@@ -297,7 +299,7 @@ class TransformersClient(InProcessClient):
         return found if isinstance(found, int) and found > 0 else None
 
     def _completed(self, rows: list[list[int]], config: GenerationConfig, wanted: int) -> list[tuple[str, int, str]]:
-        """The text, the number of tokens and the reason for its end, for each row."""
+        """The text, the number of tokens and the finish reason of each row."""
         import torch
 
         stops = [config.stop] if isinstance(config.stop, str) else list(config.stop or ())
@@ -339,12 +341,12 @@ class TransformersClient(InProcessClient):
 
 
 class StopTexts:
-    """Ends a row when one of the texts was written; the criterion of transformers does not take every tokenizer.
+    """Ends a row at one of the stop texts; the criterion of transformers does not support every tokenizer.
 
     Args:
         stops: The texts.
         tokenizer: Turns tokens into text.
-        start: How many tokens the prompt has.
+        start: Number of tokens in the prompt.
     """
 
     def __init__(self, stops: Sequence[str], tokenizer: Any, start: int) -> None:
@@ -362,15 +364,15 @@ class StopTexts:
 
 
 class SeededSampling:
-    """Lets greedy decoding draw from the model's distribution, with a random generator for each row.
+    """Makes greedy decoding sample from the model's distribution, with a random generator for each row.
 
     Adding Gumbel noise to the logarithms of probabilities and taking the largest draws from the distribution (Gumbel
-    1954; Maddison et al., "A* Sampling", 2014). Each row has a generator of its own, so what is drawn for it does not
-    depend on its neighbours, as it would with torch's shared generator.
+    1954; Maddison et al., "A* Sampling", 2014). Each row has its own generator, so its samples do not depend on its
+    neighbours, as they would with torch's shared generator.
 
     Args:
-        config: Temperature, `top_k`, `top_p` and the seed; without a seed, every call draws anew.
-        rows: The number of rows.
+        config: Temperature, `top_k`, `top_p` and the seed; without a seed, every call samples anew.
+        rows: Number of rows.
         device: Where the scores are.
     """
 
@@ -391,7 +393,7 @@ class SeededSampling:
                 generator.manual_seed(config.seed + row % (config.n or 1))
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """The scores with noise, whose largest is the token that was drawn."""
+        """The scores with noise; the largest is that of the sampled token."""
         import torch
 
         scores = scores.float()
@@ -407,7 +409,7 @@ class SeededSampling:
 
 
 def _question(messages: list[dict[str, Any]], config: GenerationConfig) -> Question:
-    """The request with what its extra fields ask for; those that only a server could honour are refused."""
+    """The request with its extra fields; those that only a server supports are rejected."""
     extra = dict(config.extra_kwargs or {})
     extra |= extra.pop("extra_body", None) or {}
     template = extra.pop("chat_template_kwargs", None) or {}
@@ -417,8 +419,8 @@ def _question(messages: list[dict[str, Any]], config: GenerationConfig) -> Quest
     if unknown:
         known = (*_EXTRA, "chat_template_kwargs", "response_format")
         raise UsageError(
-            f"extra_kwargs has {unknown[0]!r}, which a model in this process does not take."
-            f"{did_you_mean(unknown[0], known)} It takes {', '.join(known)}."
+            f"extra_kwargs has {unknown[0]!r}, which a model in this process does not "
+            f"support.{did_you_mean(unknown[0], known)} Supported: {', '.join(known)}."
         )
     own = GenerationConfig(**{**vars(config), "extra_kwargs": extra or None})
     return Question(messages, own, dict(template), schema)

@@ -54,15 +54,15 @@ def not_on_hub(identifier: str, error: Exception, *, with_token: bool) -> ModelN
     else:
         token = "this token" if with_token else "no token"
         message = (
-            f"The hub at {constants.ENDPOINT} shows no model {identifier!r} with {token}, and there is no folder "
-            f"{Path(identifier).absolute()}. Check the spelling of 'organisation/name'; a private model needs "
+            f"The hub at {constants.ENDPOINT} has no model {identifier!r} visible with {token}, and there is no "
+            f"folder {Path(identifier).absolute()}. Check the spelling of 'organisation/name'; a private model needs "
             "hf_token= or `hf auth login`."
         )
     return ModelNotFoundError(message, identifier=identifier, searched=[f"{constants.ENDPOINT}/{identifier}"])
 
 
 def check_format(identifier: str, published: Sequence[str]) -> None:
-    """Refuse a model that is not published as safetensors.
+    """Reject a model that is not published as safetensors.
 
     Raises:
         ModelLoadError: Its weights are only in other formats.
@@ -105,7 +105,7 @@ def missing_files(
     return ModelNotFoundError(
         f"The files of model {identifier!r} ({', '.join(files)}) are not on this machine; they were looked for in "
         f"{place / ('models--' + identifier.replace('/', '--'))}, and there is no folder "
-        f"{Path(identifier).absolute()}.{why} With a connection, download them once with\n    hf download "
+        f"{Path(identifier).absolute()}.{why} When online, download them once with\n    hf download "
         f"{identifier}{wanted}{option}\nor pass the path of a local folder. A gated model also needs hf_token= or `hf "
         "auth login`.",
         identifier=identifier,

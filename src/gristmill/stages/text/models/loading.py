@@ -69,7 +69,7 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Refuse a model folder without a tokenizer.
+    """Reject a model folder without a tokenizer.
 
     Raises:
         ModelLoadError: It has none.

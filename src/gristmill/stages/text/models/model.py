@@ -184,7 +184,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Patterns of files without which the model cannot be loaded."""
 
     def check_environment(self) -> None:
-        """Refuse a missing package, and a model that is missing or lacks `model_files`."""
+        """Reject a missing package, and a model that is missing or lacks `model_files`."""
         for module in ("torch", "transformers", "huggingface_hub"):
             require_module(module, "A model")
         found = check_model(
@@ -194,7 +194,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             self.check_folder(found)
 
     def check_folder(self, folder: Path) -> None:
-        """Refuse a local folder without settings or weights."""
+        """Reject a local folder without settings or weights."""
         read_config(folder)
         weight_files(folder)
 
@@ -320,7 +320,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         )
 
     def _check_columns_of(self, batch: DocumentBatch) -> None:
-        """Refuse a batch without tokens; planning checks columns only if the input is read from files."""
+        """Reject a batch without tokens; planning checks columns only if the input is read from files."""
         present = batch.get_columns()
         for column in self.inputs()[1]:
             if column not in present:
@@ -426,13 +426,13 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 def check_padding_side(side: str) -> None:
-    """Refuse a padding side that is neither left nor right."""
+    """Reject a padding side that is neither left nor right."""
     if side not in ("left", "right"):
         raise UsageError(f"padding_side={side!r}: must be 'left' or 'right'.")
 
 
 def check_positive(name: str, value: int | None) -> None:
-    """Refuse a count that is not a whole number of at least 1; None is off."""
+    """Reject a count that is not a whole number of at least 1; None is off."""
     whole: Any = value
     if whole is not None and (isinstance(whole, bool) or not isinstance(whole, Integral) or whole < 1):
         raise UsageError(f"{name}={value!r}: must be a whole number of at least 1.")

@@ -1,7 +1,7 @@
 """Locates models: a hub id, a local folder, or an installed package. Downloads once, loads local files only.
 
-Only safetensors weights and plain tokenizer and configuration files are downloaded; code of a model repository never
-is. Access tokens are kept in a wrapper that never shows them.
+Only safetensors weights and plain tokenizer and configuration files are downloaded, never code of a model repository.
+Access tokens are kept in a wrapper that never shows them.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def fetch_model(
     Args:
         identifier: A hub id, a folder, or `package:NAME`.
         cache_dir: Cache folder for downloads; None for the hub's default.
-        token: An access token for gated models.
+        token: Access token for gated models.
         files: Patterns of the files that are needed now.
         advised: Patterns that an error tells the user to download, if a later step needs more; None for the same.
 
@@ -186,7 +186,7 @@ def check_model(
     Args:
         identifier: A hub id, a folder, or `package:NAME`.
         cache_dir: Cache folder for downloads; None for the hub's default.
-        token: An access token for gated models.
+        token: Access token for gated models.
         files: Patterns; `fetch_model` completes a download that lacks files of one of them.
 
     Raises:
@@ -245,9 +245,9 @@ def weight_files(folder: Path) -> list[Path]:
     if not found and (identifier := _identifier_of(folder)) is not None:
         raise ModelNotFoundError(
             f"The download of {identifier!r} in {folder} has no *.safetensors file. It holds: {listing(folder)}. If "
-            f"only part of it was downloaded, complete it, with a connection, by\n    hf download {identifier} "
-            "--include '*.safetensors'\nOtherwise the model is published only in other formats, which are not "
-            "loaded, because reading them can run code.",
+            f"only part of it was downloaded, complete it, when online, with\n    hf download {identifier} --include "
+            "'*.safetensors'\nOtherwise the model is published only in other formats, which are not loaded, because "
+            "reading them can run code.",
             identifier=identifier,
             files=["*.safetensors"],
             searched=[str(folder)],

@@ -128,7 +128,7 @@ _LOCAL = {"Digits", "Punctuation"}
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PATTERNS = {f"{_CONTRACTIONS}{digits}{_TAIL}" for digits in (r"\p{N}", r"\p{N}{1,3}")}
-"""Of GPT-4, Llama 3 and Qwen: a word takes the one space before it, and nothing beyond."""
+"""Used by GPT-4, Llama 3 and Qwen: a word includes the one space before it, and nothing more."""
 _GAP = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
 
 

@@ -183,7 +183,7 @@ class TokenBatchModelStage(ModelStage):
         return self._bare(result, keep_tokens=keep_tokens)
 
     def check_length(self, network: Any) -> None:
-        """Refuse a token limit that the network does not support, before a long document fails.
+        """Reject a token limit that the network does not support, before a long document fails.
 
         Raises:
             UsageError: `max_seq_length` is too large for the model.

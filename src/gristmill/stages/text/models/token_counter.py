@@ -76,7 +76,7 @@ class TokenCounter(ProcessingStage[DocumentBatch, DocumentBatch]):
         return self._source.digest()
 
     def check_environment(self) -> None:
-        """Refuse a tokenizer that is missing or cannot be read."""
+        """Reject a tokenizer that is missing or cannot be read."""
         if self._source.is_here():
             self._source.load()
 

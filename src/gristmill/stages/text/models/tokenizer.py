@@ -231,7 +231,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     # --- the life of a worker ---
 
     def check_environment(self) -> None:
-        """Refuse a missing package, and a model that is missing or has no tokenizer."""
+        """Reject a missing package, and a model that is missing or has no tokenizer."""
         require_module("transformers", "A tokenizer")
         found = check_model(
             self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token, files=["*tok*", "*.json"]

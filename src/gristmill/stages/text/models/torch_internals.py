@@ -11,14 +11,14 @@ import torch
 def cpu_has_bfloat16() -> bool:
     """Whether the processor has instructions for bfloat16.
 
-    `torch.cpu.get_capabilities` tells it too, in newer versions of torch than the oldest one that is accepted.
+    `torch.cpu.get_capabilities` reports it too, but only in newer versions of torch than the oldest supported one.
     """
     checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(bool(check()) for name in checks if callable(check := getattr(torch.cpu, name, None)))
 
 
 def packed_weights(weight: torch.Tensor) -> torch.Tensor:
-    """Weights in the order in which oneDNN multiplies by them; torch documents such layers for float32 alone."""
+    """Weights in the order in which oneDNN multiplies by them; torch documents such layers only for float32."""
     packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
     return packed
 

@@ -35,7 +35,7 @@ _OF_DEBERTA_LAYER = attrgetter(
 
 
 def is_known_deberta(model: Any) -> bool:
-    """Whether a module is a DeBERTa-v2 or -v3 with relative positions, made of the parts that are known here."""
+    """Whether a module is a DeBERTa-v2 or -v3 with relative positions and consists only of known parts."""
     config = getattr(model, "config", None)
     if (
         type(model).__name__ != "DebertaV2Model"
@@ -53,7 +53,7 @@ def is_known_deberta(model: Any) -> bool:
 
 
 def classifies_first_token(network: Any) -> bool:
-    """Whether a network is transformers' DeBERTa classifier, whose pooler takes the first token and no other."""
+    """Whether a network is transformers' DeBERTa classifier, whose pooler uses only the first token."""
     return (
         type(network).__name__ == "DebertaV2ForSequenceClassification"
         and type(getattr(network, "pooler", None)).__name__ == "ContextPooler"
@@ -61,5 +61,5 @@ def classifies_first_token(network: Any) -> bool:
 
 
 def is_exact_gelu(activation: Any) -> bool:
-    """Whether an activation is GELU by the error function, and not one of its approximations."""
+    """Whether an activation is exact GELU (by the error function), not an approximation."""
     return type(activation).__name__ == "GELUActivation"

@@ -1,4 +1,4 @@
-"""vLLM in this process: which arguments its engine gets, and how it is started.
+"""vLLM in this process: the arguments of its engine, and how it is started.
 
 Written for the interface that vLLM 0.11 and 0.33 share (`LLM`, `LLM.chat`, `LLM.encode`, `SamplingParams`). vLLM needs
 a GPU and is not among the packages that the tests install: they check the arguments and how results are read.
@@ -20,7 +20,7 @@ _OWNED = ("model", "runner")
 
 
 def require_vllm(purpose: str) -> None:
-    """Refuse to go on without vLLM; nothing is imported.
+    """Raise if vLLM is missing; nothing is imported.
 
     Raises:
         MissingExtraError: It is not installed.
@@ -33,12 +33,12 @@ def check_engine_options(given: Mapping[str, Any] | None, *, option: str, owned:
 
     Args:
         given: The options.
-        option: How the parameter is called that they came by.
-        owned: The options that the caller sets.
+        option: Name of the parameter that holds them.
+        owned: Options that the caller sets.
 
     Raises:
-        UsageError: One of them is the caller's to set.
-        NotSupportedError: They ask to run code of the model's.
+        UsageError: One of them is set by the caller.
+        NotSupportedError: They request to run the model's own code.
 
     Example:
         >>> check_engine_options({"max_model_len": 2048}, option="vllm_init_kwargs", owned=["model"])
@@ -47,17 +47,17 @@ def check_engine_options(given: Mapping[str, Any] | None, *, option: str, owned:
     options = dict(given or {})
     taken = sorted(set(options) & set(owned))
     if taken:
-        raise UsageError(f"{option} has {taken[0]!r}, which is set by the other parameters: leave it out.")
+        raise UsageError(f"{option} has {taken[0]!r}, which is set by other parameters: remove it.")
     if options.get("trust_remote_code"):
         raise NotSupportedError(
-            f"{option}={{'trust_remote_code': True}}: code that comes with a model is never run. Use a model of a kind "
-            "that vLLM knows."
+            f"{option}={{'trust_remote_code': True}}: code that comes with a model is never run. Use a model with an "
+            "architecture that vLLM supports."
         )
     return options
 
 
 def engine_arguments(folder: Path | str, options: Mapping[str, Any], **owned: Any) -> dict[str, Any]:
-    """What `vllm.LLM` is called with for the model in `folder`.
+    """The arguments of `vllm.LLM` for the model in `folder`.
 
     Example:
         >>> engine_arguments("my-model", {"max_model_len": 512}, runner="pooling")
@@ -67,7 +67,7 @@ def engine_arguments(folder: Path | str, options: Mapping[str, Any], **owned: An
 
 
 def start_engine(arguments: Mapping[str, Any], *, attempts: int = 3) -> Any:
-    """A running engine; another attempt is made when a port that it chose was taken in between.
+    """A running engine; retries if a port that it chose was taken meanwhile.
 
     Raises:
         MissingExtraError: vLLM is not installed.
@@ -92,16 +92,16 @@ def start_engine(arguments: Mapping[str, Any], *, attempts: int = 3) -> Any:
 
 
 def longest_prompt(engine: Any) -> int:
-    """The most tokens that the engine accepts for one document."""
+    """Maximum number of tokens that the engine accepts for one document."""
     return int(engine.llm_engine.model_config.max_model_len)
 
 
 def sampling_arguments(config: Any, *, schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What `vllm.SamplingParams` is called with for a `GenerationConfig`.
+    """The arguments of `vllm.SamplingParams` for a `GenerationConfig`.
 
     Args:
-        config: The settings of a request.
-        schema: A JSON schema that answers must follow; None for plain text.
+        config: Settings of a request.
+        schema: JSON schema that answers must match; None for plain text.
     """
     found: dict[str, Any] = {
         "n": config.n,
@@ -130,14 +130,14 @@ def sampling_params(arguments: Mapping[str, Any]) -> Any:
 
 
 class VLLMClient(InProcessClient):
-    """Answers with vLLM in this process, on a GPU. For a server that several processes share, run `vllm serve`.
+    """Runs a model with vLLM in this process, on a GPU. For a server that several processes share, run `vllm serve`.
 
     Args:
-        model_identifier: A hub id, a local folder, or `package:NAME`. Ask for it under this name.
-        batch_size: The most questions that the engine gets at once; it forms its own batches of them.
+        model_identifier: A hub id, a local folder, or `package:NAME`. Requests must use the same name.
+        batch_size: Maximum number of requests passed to the engine at once; it forms its own batches.
         vllm_init_kwargs: More options for `vllm.LLM`, such as `max_model_len` or `gpu_memory_utilization`.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for gated models; it is never shown.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for gated models; it is never shown.
 
     Example:
         >>> VLLMClient("Qwen/Qwen2.5-7B-Instruct", vllm_init_kwargs={"max_model_len": 8192})
@@ -158,7 +158,7 @@ class VLLMClient(InProcessClient):
         self._engine: Any = None
 
     def check_environment(self) -> None:
-        """Refuse to start without vLLM or without the model."""
+        """Reject a missing package or model."""
         require_vllm("VLLMClient")
         super().check_environment()
 
@@ -168,12 +168,12 @@ class VLLMClient(InProcessClient):
             self._engine = start_engine(engine_arguments(self.fetched(), self.vllm_init_kwargs, runner="generate"))
 
     async def close(self) -> None:
-        """End the thread and let go of the engine."""
+        """Stop the thread and release the engine."""
         await super().close()
         self._engine = None
 
     def answer_batch(self, questions: Sequence[Question]) -> list[Answer | LLMRequestError]:
-        """The answers to a batch; questions whose chat template has other options go to the engine by themselves."""
+        """The answers to a batch; requests with other chat template options are passed to the engine separately."""
         self.setup()
         answers: dict[int, Answer | LLMRequestError] = {}
         groups: dict[str, list[int]] = {}
@@ -198,12 +198,12 @@ class VLLMClient(InProcessClient):
 
 
 def is_of_questions(error: Exception) -> bool:
-    """Whether vLLM refused a question: one that is too long, say, fails the call for all that came with it."""
+    """Whether vLLM rejected a request: one that is too long, for example, fails the call for the whole batch."""
     return isinstance(error, ValueError)
 
 
 def read_answer(result: Any, model: str) -> Answer:
-    """The answer in what `LLM.chat` returned for one conversation."""
+    """The answer in the output of `LLM.chat` for one conversation."""
     return Answer(
         texts=tuple(output.text for output in result.outputs),
         model=model,

@@ -23,7 +23,7 @@ _METADATA = "__metadata__"
 
 
 def check_weights(path: Path) -> None:
-    """Refuse a safetensors file whose header is inconsistent; only the header is read.
+    """Reject a safetensors file whose header is inconsistent; only the header is read.
 
     Raises:
         ModelLoadError: It is; the error names the file, the tensor and the field.

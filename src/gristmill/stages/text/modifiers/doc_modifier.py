@@ -25,7 +25,7 @@ class DocumentModifier(ABC):
     """
 
     wrapper: ClassVar[str] = "Modify"
-    """The stage that applies the modifier: what to write if one is passed in place of a stage."""
+    """The stage that applies the modifier, for the error message if a modifier is passed in place of a stage."""
     _name: str | None = None
 
     @abstractmethod
@@ -33,7 +33,7 @@ class DocumentModifier(ABC):
         """The new value, from one input field or several passed by name."""
 
     def check_environment(self) -> None:  # noqa: B027 (most have nothing to check)
-        """Called in the driver when a run is planned: refuse a missing package or file."""
+        """Called in the driver when a run is planned: raise if a package or file is missing."""
 
     @property
     def name(self) -> str:

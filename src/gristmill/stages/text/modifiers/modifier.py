@@ -24,9 +24,9 @@ AnyModifier: TypeAlias = "DocumentModifier | Callable[..., Any]"
 class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Applies one modifier, or several in order, to columns of the documents.
 
-    Unchanged documents are written byte for byte as read; for changed ones the ledger records by how many characters
-    they grew or shrank. A missing value stays missing. With several input fields, a document that lacks one of them
-    keeps its value in the output field.
+    Unchanged documents are written byte for byte as read; for changed ones the ledger records the change in length. A
+    missing value stays missing. With several input fields, a document that lacks one of them keeps its value in the
+    output field.
 
     Args:
         modifier_fn: A `DocumentModifier`, a function, or a list of them. With several input fields it receives the

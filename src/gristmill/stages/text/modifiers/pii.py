@@ -24,7 +24,7 @@ from gristmill.stages.text.modifiers import pii_rules
 from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier, ModifiedColumn
 
 KINDS = ("email", "iban", "credit_card", "ipv6", "ipv4", "phone")
-"""What can be redacted. If two overlap, the one listed first wins."""
+"""The kinds of personal data. If two overlap, the one listed first wins."""
 
 _CANDIDATES = {
     "email": AT_SIGN,

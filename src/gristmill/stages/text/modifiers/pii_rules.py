@@ -1,7 +1,7 @@
 """Precise rules for addresses, phone numbers, bank accounts and cards, on the bytes of a document.
 
 Each rule looks at one candidate that the scan found and returns the spans to redact. All expressions are bounded, so
-none can run away.
+none can cause catastrophic backtracking.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CARD = re.compile(
 
 
 def credit_cards(text: bytes, start: int, end: int) -> Iterator[Span]:
-    """Numbers of the large card networks, in their groups or closed up, that pass the check of Luhn (ISO/IEC 7812)."""
+    """Card numbers of the major networks, grouped or without spaces, that pass the Luhn check (ISO/IEC 7812)."""
     for match in _CARD.finditer(text, start, min(len(text), end + 2)):
         digits = [byte - 48 for byte in match[0] if 48 <= byte <= 57]
         if _is_issued(digits) and _passes_luhn(digits):

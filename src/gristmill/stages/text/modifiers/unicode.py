@@ -43,7 +43,7 @@ class UnicodeReformatter(ColumnModifier):
         remove_control_chars: Remove control characters that have no effect.
         normalization: A Unicode normal form, or None.
         max_decode_length: Maximum number of characters to repair at once.
-        explain: Kept for ftfy's configuration; no effect here.
+        explain: Accepted for ftfy's configuration; has no effect here.
 
     Example:
         >>> UnicodeReformatter().modify_document("sÃ³")
@@ -98,7 +98,7 @@ class UnicodeReformatter(ColumnModifier):
         return _ftfy().TextFixerConfig(**self._settings)  # type: ignore[no-any-return]
 
     def check_environment(self) -> None:
-        """Refuse to run without ftfy."""
+        """Raise if ftfy is not installed."""
         require_module("ftfy", "UnicodeReformatter")
 
     def modify_column(self, column: pa.LargeStringArray) -> pa.Array:
@@ -114,7 +114,7 @@ class UnicodeReformatter(ColumnModifier):
 
 _SUSPECT = re.compile(r"[^\t\n -%'-~]")
 _SUSPECT_OR_RETURN = re.compile(r"[^\t\n\r -%'-~]")
-"""What ftfy can change, and the same where it leaves carriage returns alone."""
+"""Characters that ftfy can change, with and without carriage returns."""
 
 
 def _fixed(text: str, config: TextFixerConfig) -> str:

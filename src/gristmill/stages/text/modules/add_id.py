@@ -48,7 +48,7 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
         if not isinstance(id_field, str) or not id_field:
             raise UsageError(f"AddId(id_field={id_field!r}): must be a column name.")
         if isinstance(start_index, bool) or not isinstance(start_index, int) or start_index < 0:
-            raise UsageError(f"AddId(start_index={start_index!r}): must be a whole number from 0.")
+            raise UsageError(f"AddId(start_index={start_index!r}): must be a whole number, at least 0.")
         self.id_field = id_field
         self.id_prefix = id_prefix
         self.overwrite = overwrite
@@ -63,7 +63,7 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.id_field]
 
     def check_columns(self, columns: Collection[str]) -> None:
-        """Refuse to run on a table with these columns if the ids would overwrite one of them.
+        """Raise if the ids would overwrite one of these columns.
 
         Raises:
             PlanningError: (a ValueError) The column exists and `overwrite` is False.

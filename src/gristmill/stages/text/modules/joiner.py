@@ -29,7 +29,7 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
         document_id_field: Column that identifies the document of a segment.
         drop_segment_id_field: Remove the column of segment ids from the result.
         max_length: Start a new row if the joined length would be greater; needs `length_field`.
-        length_field: Column with the length of each segment, which then holds that of the joined rows.
+        length_field: Column that holds the length of each segment; it is updated to the length of the joined rows.
 
     Raises:
         UsageError: (a ValueError) Only one of `max_length` and `length_field` is set.
@@ -130,7 +130,7 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 def _exact(batch: DocumentBatch, field: str) -> pa.Array:
-    """The values of a column; those of several kinds as texts."""
+    """The values of a column; mixed types are converted to text."""
     return batch.text(field) if batch.columns.is_json(field) else one_chunk(batch.column(field))
 
 
@@ -155,7 +155,7 @@ def _segment_keys(batch: DocumentBatch, field: str) -> dict[str, pa.Array]:
 
 
 def _sorted_rows(documents: np.ndarray, segments: dict[str, pa.Array]) -> np.ndarray:
-    """The rows sorted by document, then by segment, then as they came."""
+    """The rows sorted by document, then by segment, then by their original order."""
     import polars as pl
 
     keys = {"document": documents, **{name: pl.from_arrow(values) for name, values in segments.items()}}

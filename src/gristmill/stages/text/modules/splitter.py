@@ -12,7 +12,7 @@ from gristmill.tasks.document import DocumentBatch
 
 
 class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Makes a row of every segment of a document, with its number within the document.
+    """Splits every document into segments, one row each, numbered within the document.
 
     Add ids to the documents first (`AddId`), so that `DocumentJoiner` can join them again. Every segment keeps the
     other columns and the origin of its document; a document without text stays one row without text.

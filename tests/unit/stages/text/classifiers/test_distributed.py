@@ -417,14 +417,14 @@ def test_tokens_of_access_are_never_shown(make: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (DistributedDataClassifier, {"label_field": "text"}, "label_field='text'.*the text in that column"),
+        (DistributedDataClassifier, {"label_field": "text"}, "label_field='text'.*uses that column for the text"),
         (DistributedDataClassifier, {"label_field": "p", "score_field": "p"}, "score_field='p'.*label_field="),
         (DistributedDataClassifier, {"score_field": "input_ids"}, "score_field='input_ids'.*tokens"),
         (DistributedDataClassifier, {"label_field": ""}, "label_field='': must be a column name"),
         (FineWebEduClassifier, {"int_score_field": "fineweb-edu-score-float"}, "int_score_field=.*float_score_field="),
-        (AegisClassifier, {"label_field": "text"}, "the text in that column"),
+        (AegisClassifier, {"label_field": "text"}, "uses that column for the text"),
         (InstructionDataGuardClassifier, {"score_field": "is_poisoned"}, "score_field=.*label_field="),
-        (EmbeddingCreatorStage, {"embedding_field": "text"}, "the text in that column"),
+        (EmbeddingCreatorStage, {"embedding_field": "text"}, "uses that column for the text"),
         (InstructionDataGuardClassifier, {"filter_by": ["poisoned"]}, "filter_by contains 'poisoned'.*'True'"),
         (DistributedDataClassifier, {"model_identifier": ""}, "model_identifier=''"),
         (DistributedDataClassifier, {"model_identifier": None}, "model_identifier=None"),

@@ -345,7 +345,7 @@ class Full(DocumentDownloader):
 
 
 def test_disk_without_room_ends_the_run(web: WebServer, tmp_path: Path) -> None:
-    with pytest.raises(StageFailedError, match=r"no space left in .*downloads.*--remove-downloads"):
+    with pytest.raises(StageFailedError, match=r"No space left in .*downloads.*--remove-downloads"):
         run(web, tmp_path, downloader=Full(str(tmp_path / "downloads")))
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is a file; choose a folder"):

@@ -117,7 +117,7 @@ def test_symbols_and_words_are_counted_as_python_counts(text: str, share: float,
     ("options", "match"),
     [
         ({"notice_phrases": "cookies"}, "must be a list"), ({"navigation_lines": ["x"]}, "two characters"),
-        ({"min_words": 0}, "from 1 on"), ({"max_cut_share": 1.5}, "between 0 and 1"),
+        ({"min_words": 0}, "at least 1,"), ({"max_cut_share": 1.5}, "between 0 and 1"),
         ({"action": "drop", "max_cut_share": None}, "max_cut_share"),
     ],
 )  # fmt: skip

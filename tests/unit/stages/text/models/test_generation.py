@@ -151,9 +151,9 @@ def test_a_batch_that_fails_is_halved() -> None:
 
 
 def test_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="asked for the model 'other'"):
+    with pytest.raises(UsageError, match="request is for the model 'other'"):
         asyncio.run(TransformersClient(str(folder)).query_model(messages=[], model="other"))
-    with pytest.raises(UsageError, match="'logit_bias', which a model in this process does not take"):
+    with pytest.raises(UsageError, match="'logit_bias', which a model in this process does not support"):
         ask(TransformersClient(str(folder)), ["a"], extra_kwargs={"logit_bias": {}})
     with pytest.raises(UsageError, match="dtype='float8'"):
         TransformersClient(str(folder), dtype="float8")  # type: ignore[arg-type]

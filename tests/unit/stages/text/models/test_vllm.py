@@ -90,7 +90,7 @@ def test_what_the_engine_is_started_with() -> None:
     }  # fmt: skip
     assert stage.resources.gpus == 1
     assert engine_arguments("f", {}, runner="generate")["runner"] == "generate"
-    with pytest.raises(UsageError, match="'model', which is set by the other parameters"):
+    with pytest.raises(UsageError, match="'model', which is set by other parameters"):
         VLLMEmbeddingModelStage("m/n", {"model": "other"})
     with pytest.raises(NotSupportedError, match="never run"):
         VLLMClient("m/n", vllm_init_kwargs={"trust_remote_code": True})

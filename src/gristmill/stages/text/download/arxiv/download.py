@@ -11,9 +11,9 @@ from gristmill.storage.s3_files import download_s3, facts_of, s3_filesystem
 
 
 class ArxivDownloader(DocumentDownloader):
-    """Downloads files of arXiv's S3 bucket (`s3://arxiv/src/…`), which the AWS account in use pays for.
+    """Downloads files from arXiv's S3 bucket (`s3://arxiv/src/…`), charged to the AWS account in use.
 
-    URLs that begin with `https://` are downloaded from there, for mirrors.
+    URLs that begin with `https://` are downloaded over HTTPS, for mirrors.
 
     Args:
         download_dir: Folder for downloads.

@@ -12,10 +12,10 @@ from gristmill.stages.text.download.base.extract import DocumentExtractor
 class ArxivExtractor(DocumentExtractor):
     r"""Turns the LaTeX files of a paper into text.
 
-    Macros are expanded and included files inside the source are followed. Title, abstract and sections become headings
-    (`#`, `##` …), formulas stay LaTeX between `$` and `$$` or in their environment, lists and tables become lines.
-    Citations and references become their keys in brackets; comments, preamble, authors, figures and the bibliography
-    are removed. A source whose macros expand to more than a paper can hold is quarantined.
+    Macros are expanded, and files of the source that are included are inserted. Title, abstract and sections become
+    headings (`#`, `##` …), formulas stay LaTeX between `$` and `$$` or in their environment, lists and tables become
+    lines. Citations and references become their keys in brackets; comments, preamble, authors, figures and the
+    bibliography are removed. A source whose macros expand to more text than any paper is quarantined.
 
     Example:
         >>> ArxivExtractor().extract(
@@ -28,7 +28,7 @@ class ArxivExtractor(DocumentExtractor):
         """The document, or None if the source contains no text.
 
         Raises:
-            LatexError: Its macros never end, or expand to more than any paper.
+            LatexError: Its macros never end, or expand to more text than any paper.
         """
         files: dict[str, str] = {}
         for number, one in enumerate(record["content"]):
@@ -43,7 +43,7 @@ class ArxivExtractor(DocumentExtractor):
         return {"id": record["id"], "source_id": record["source_id"], "title": found.title, "text": found.text}
 
     def input_columns(self) -> list[str]:
-        """The keys of a record that are read."""
+        """The keys that are read from a record."""
         return ["id", "source_id", "content"]
 
     def output_columns(self) -> list[str]:

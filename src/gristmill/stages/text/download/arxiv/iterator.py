@@ -18,11 +18,11 @@ _log = logging.getLogger(__name__)
 class ArxivIterator(DocumentIterator):
     """Reads the papers of an arXiv tar file: one record per paper, with all its LaTeX files.
 
-    Anything but the LaTeX source of a paper (a PDF, a damaged or too large source, a link or a path that leads out of
-    the archive) is quarantined with its cause. Nothing is ever written to disk.
+    Anything other than the LaTeX source of a paper (a PDF, a damaged or too large source, a link or a path that leads
+    out of the archive) is quarantined with its cause. Nothing is ever written to disk.
 
     Args:
-        log_frequency: Log a line after this many papers.
+        log_frequency: Log progress after this many papers.
         extract_tmp_dir: Accepted for compatibility and ignored, because nothing is extracted.
 
     Example:

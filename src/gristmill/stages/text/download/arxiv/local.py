@@ -20,7 +20,7 @@ class LocalArchives(URLGenerator):
         self.paths = paths if isinstance(paths, str) else list(paths)
 
     def generate_urls(self) -> list[str]:
-        """The files, by their names."""
+        """The files, sorted by name."""
         return [f"file://{file.path}" for file in list_files(self.paths, extensions=[".tar"])]
 
 

@@ -38,7 +38,7 @@ class Paper:
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose header is what it must be; `tarfile` takes a damaged one for the end of the archive."""
+    """A member with a valid header; `tarfile` treats a damaged header as the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
@@ -51,9 +51,9 @@ class _Member(tarfile.TarInfo):
 
 
 def papers(archive: IO[bytes]) -> Iterator[Paper | Broken]:
-    """The papers in the order of the archive; anything else is `Broken`, with its cause.
+    """The papers in archive order; anything else is `Broken`, with its cause.
 
-    Links, devices and names that lead out of the archive are never followed: each is one broken piece.
+    Links, devices and names that lead out of the archive are never followed: each yields one `Broken`.
     """
     try:
         opened = tarfile.open(fileobj=archive, mode="r|", tarinfo=_Member)  # noqa: SIM115 (the caller closes the file beneath)
@@ -70,7 +70,7 @@ def papers(archive: IO[bytes]) -> Iterator[Paper | Broken]:
                 file = opened.extractfile(member)
                 content = b"" if file is None else file.read()
         except _DAMAGE as error:
-            yield Broken("truncated_file", f"the archive cannot be read from here on: {error}", rest=True)
+            yield Broken("truncated_file", f"the rest of the archive cannot be read: {error}", rest=True)
             return
         opened.members = []  # type: ignore[attr-defined]  # a stream never goes back: they would only pile up
         if unsafe is not None:
@@ -96,7 +96,7 @@ def _unsafe(member: tarfile.TarInfo) -> Broken | None:
 
 
 def _paper(name: str, content: bytes, offset: int) -> Iterator[Paper | Broken]:
-    """The paper of one archive member, however it is packed."""
+    """The paper of one archive member, whatever its packing."""
     if content.startswith(b"\x1f\x8b"):
         decoder = zlib.decompressobj(wbits=31)
         try:
@@ -152,7 +152,7 @@ def _other_kind(content: bytes) -> str | None:
 
 
 def _files(paper: str, content: bytes) -> Iterator[tuple[str, str] | Broken]:
-    """The LaTeX files of a source; a damaged archive ends with a piece that is broken to its `rest`."""
+    """The LaTeX files of a source; a damaged archive ends with a `Broken` that covers its `rest`."""
     total = 0
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:", tarinfo=_Member) as opened:

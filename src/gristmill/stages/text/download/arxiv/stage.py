@@ -21,9 +21,9 @@ class ArxivDownloadExtractStage(DocumentDownloadExtractStage):
         record_limit: Read at most this many papers of each file.
         add_filename_column: Add the name of its file to every document, in the column `file_name` or the one named
             here.
-        log_frequency: Log a line after this many papers of a file.
+        log_frequency: Log progress after this many papers of a file.
         verbose: Log every download.
-        archives: Read these local tar files (a file, folder, glob, or a list), and download nothing.
+        archives: Read these local tar files (a file, folder, glob, or a list) instead of downloading.
 
     Example:
         >>> stage = ArxivDownloadExtractStage("downloads/", url_limit=2)

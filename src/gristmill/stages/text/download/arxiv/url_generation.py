@@ -17,7 +17,7 @@ _NAME = re.compile(r"arXiv_src_(\d{4})_(\d+)\.tar")
 class ArxivUrlGenerator(URLGenerator):
     """Lists the tar files with the sources of all papers, oldest first, from arXiv's S3 bucket.
 
-    The downloader pays for the transfer (about 0.09 USD per GB outside of us-east-1), so AWS credentials are needed.
+    The requester pays for the transfer (about 0.09 USD per GB outside us-east-1), so AWS credentials are needed.
     """
 
     def generate_urls(self) -> list[str]:

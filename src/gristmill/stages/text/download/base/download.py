@@ -36,7 +36,7 @@ class DocumentDownloader:
     """Downloads files over HTTP(S) into a folder. Subclass it for other protocols or other file names.
 
     A file gets its final name only once it is complete; until then it is called `NAME.part`, and a later attempt
-    continues it. Used in worker processes, several of which may share the folder.
+    resumes it. Used in worker processes, several of which may share the folder.
 
     Args:
         download_dir: Folder for downloads; created with the first file.
@@ -72,7 +72,7 @@ class DocumentDownloader:
         """Download `url` to the file `path`, which may hold its beginning from an earlier attempt.
 
         Returns:
-            Whether it succeeded, and otherwise why not.
+            Whether it succeeded, and the error if not.
         """
         self.http.download(url, path, bandwidth_file=os.path.join(self._locks(), "bandwidth"))
         return True, None
@@ -82,7 +82,7 @@ class DocumentDownloader:
         return self.http.matches(url, path)
 
     def check_environment(self) -> None:
-        """Refuse at planning time what downloads would fail for."""
+        """Check at planning time that downloads can be written."""
         if os.path.exists(self.download_dir) and not os.path.isdir(self.download_dir):
             raise UsageError(f"download_dir={self.download_dir!r} is a file; choose a folder for the downloads.")
 
@@ -95,7 +95,7 @@ class DocumentDownloader:
             The path, or None if it could not be downloaded.
 
         Raises:
-            DownloadError: It could not be downloaded, with the reason.
+            DownloadError: It could not be downloaded.
         """
         path = self.path_of(url)
         os.makedirs(self.download_dir, exist_ok=True)
@@ -116,7 +116,7 @@ class DocumentDownloader:
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise OutputError(
-                        f"There is no space left in {self.download_dir} for {url} ({error.strerror}). Make room, or "
+                        f"No space left in {self.download_dir} for {url} ({error.strerror}). Free some space, or "
                         "remove files once they are read (keep_downloads = False, --remove-downloads), and run the "
                         "same command again to resume.",
                         path=self.download_dir,
@@ -207,7 +207,7 @@ class Downloaded:
     Attributes:
         part: Its file part in the run: its path is the URL.
         path: Its local path.
-        problem: Why there is no file, if the server says that it does not exist.
+        problem: The error, if the file does not exist on the server.
         is_kept: Whether it is kept after reading.
     """
 

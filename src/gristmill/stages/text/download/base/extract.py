@@ -42,8 +42,8 @@ class DocumentExtractor(ABC):
 class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Applies an extractor to every record.
 
-    A record for which the extractor returns None is dropped for the reason `nothing_extracted`, one on which it raises
-    is quarantined for `extraction_failed`; the others are passed on.
+    A record for which the extractor returns None is dropped with the reason `nothing_extracted`, one on which it raises
+    is quarantined as `extraction_failed`; all others are passed on.
 
     Args:
         extractor: Turns records into documents.
@@ -113,7 +113,7 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return chosen.with_columns(TableColumns(table))
 
     def _holds(self, batch: DocumentBatch, place: int, document: dict[str, Any]) -> bool:
-        """Whether a table can hold the document; one that it cannot is quarantined."""
+        """Whether a table can hold the document; otherwise it is quarantined."""
         try:
             table_of([document])
         except UnicodeEncodeError as error:
@@ -142,5 +142,5 @@ def failure_of(error: BaseException) -> str:
 
 
 def worker_spec(max_calls: int | None) -> dict[str, Any]:
-    """The setting of executors on Ray for how long a worker is used."""
+    """The Ray setting that limits the calls per worker."""
     return {} if max_calls is None else {"max_calls_per_worker": max_calls}

@@ -56,7 +56,7 @@ class DocumentIterator(ABC):
         """The records of a local file, in order, as dictionaries.
 
         Yield a `gristmill.storage.row_formats.Broken` for an unreadable record: it is quarantined and reading
-        continues. An exception means that the file is damaged from there on: nothing of it is kept, unless the run
+        continues. An exception means that the rest of the file is damaged: nothing of it is kept, unless the run
         salvages damaged files.
         """
 
@@ -153,7 +153,7 @@ class DocumentIterateExtractStage(ReaderStage):
         return stage
 
     def _rows(self, files: Mapping[str, Downloaded], part: FileRange, *, storage_options: Any = None) -> Rows:
-        """The records of one file as tables of a few."""
+        """The records of one file in small tables."""
         file = files[part.path]
         if file.problem:
             yield Broken("not_downloaded", file.problem)
@@ -200,7 +200,7 @@ class DocumentIterateExtractStage(ReaderStage):
 
 
 def _tables(records: list[dict[str, Any]], names: tuple[str, ...]) -> Rows:
-    """The records as one table; those that no table can hold are returned as broken."""
+    """The records as one table; records that no table can hold are returned as `Broken`."""
     if not records:
         return
     try:

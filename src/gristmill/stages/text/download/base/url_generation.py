@@ -84,7 +84,7 @@ class URLGenerationStage(SourceStage):
 
 
 def _relative(url: str, *, with_host: bool) -> str:
-    """The name of the file in the run: its path on the server, so that another mirror has the same file."""
+    """The name of the file in the run: its path on the server, which is the same on all mirrors."""
     parts = urlsplit(url)
     path = parts.path.lstrip("/") + (f"?{parts.query}" if parts.query else "")
     return f"{parts.netloc}/{path}" if with_host or not path else path

@@ -25,7 +25,7 @@ BUCKET = "commoncrawl"
 
 
 class CommonCrawlWARCDownloader(DocumentDownloader):
-    """Downloads files of Common Crawl over HTTPS, or from its bucket in S3.
+    """Downloads files of Common Crawl over HTTPS, or from its S3 bucket.
 
     Args:
         download_dir: Folder for downloads.
@@ -76,12 +76,12 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
         warc_record_offset_col: Column that holds the first byte of the record.
         warc_record_length_col: Column that holds its length.
         binary_content_col: Column for the content of the page.
-        drop_failed: If True, drop pages that cannot be fetched, for the reason `not_fetched`; otherwise their content
+        drop_failed: If True, drop pages that cannot be fetched, with the reason `not_fetched`; otherwise their content
             is null.
         max_workers: Number of pages to fetch at the same time.
         timeout: Maximum seconds without a response.
         max_retries: Number of retries per page.
-        use_s3: Read from S3 instead of HTTPS; None: if `s3_bucket` is set.
+        use_s3: Read from S3 instead of HTTPS; None does so if `s3_bucket` is set.
         s3_bucket: The bucket.
         s3_key_prefix: Prefix of the file names in the bucket.
         data_prefix: Base URL of the files.
@@ -165,7 +165,7 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 def _content(record: bytes) -> bytes | None:
-    """The content of the page in a WARC record, as it is stored; None if these bytes are no such record."""
+    """The content of the page in a WARC record, as stored; None if these bytes are not such a record."""
     try:
         data = gzip.decompress(record) if record.startswith(b"\x1f\x8b") else record
     except (OSError, EOFError, zlib.error):

@@ -31,7 +31,7 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         algorithm: `"justext"` (the default), `"resiliparse"`, `"trafilatura"`, or your own algorithm.
         algorithm_kwargs: Parameters of an algorithm that is passed by name.
         stop_lists: Stop words by the English name of the language in capital letters; only these languages are kept.
-            None: those of jusText, and languages without spaces between words.
+            None uses those of jusText, and keeps languages without spaces between words.
 
     Example:
         >>> extractor = CommonCrawlHTMLExtractor("resiliparse", {"required_stopword_density": 0.2})

@@ -29,7 +29,7 @@ class BaseCommonCrawlUrlGenerator(URLGenerator):
         start_snapshot_str: The first snapshot.
         end_snapshot_str: The last snapshot, inclusive.
         data_prefix: Base URL of the files: Common Crawl's server or a mirror.
-        limit: Maximum number of URLs, from the first snapshot on.
+        limit: Maximum number of URLs, starting with the first snapshot.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class BaseCommonCrawlUrlGenerator(URLGenerator):
         """The URLs of the lists of files, one for each snapshot, the oldest first."""
 
     def generate_data_urls(self, path_urls: str | Sequence[str] | None = None) -> list[str]:
-        """The URLs of the files that some lists name; by default those of `generate_path_urls`."""
+        """The URLs of the files in some lists; by default the lists of `generate_path_urls`."""
         lists = self.generate_path_urls() if path_urls is None else path_urls
         found: list[str] = []
         for url in [lists] if isinstance(lists, str) else lists:
@@ -93,7 +93,7 @@ class MainCommonCrawlUrlGenerator(BaseCommonCrawlUrlGenerator):
         start_snapshot_str: The first snapshot.
         end_snapshot_str: The last snapshot, inclusive.
         data_prefix: Base URL of the files: Common Crawl's server or a mirror.
-        limit: Maximum number of URLs, from the first snapshot on.
+        limit: Maximum number of URLs, starting with the first snapshot.
         index_prefix: Base URL of the list of snapshots (`collinfo.json`).
     """
 
@@ -175,7 +175,7 @@ class NewsCommonCrawlUrlGenerator(BaseCommonCrawlUrlGenerator):
 
 
 def _unpacked(data: bytes) -> bytes:
-    """The content of a small gzip file; a far too large one is treated as damaged."""
+    """The content of a small gzip file; one that is far too large is treated as damaged."""
     with gzip.open(io.BytesIO(data)) as file:
         content = file.read(_MAX_LIST_BYTES + 1)
     if len(content) > _MAX_LIST_BYTES:

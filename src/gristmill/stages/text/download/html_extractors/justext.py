@@ -17,8 +17,8 @@ class JusTextExtractor(HTMLExtractorAlgorithm):
         max_link_density: Maximum share of characters in links.
         max_heading_distance: Maximum characters between a heading and a good paragraph to keep the heading.
         no_headings: Treat headings like other paragraphs.
-        is_boilerplate: Whether to remove paragraphs judged as boilerplate. None: except in languages without spaces
-            between words, which it cannot judge.
+        is_boilerplate: Whether to remove paragraphs judged as boilerplate. None does so except in languages without
+            spaces between words, which jusText cannot judge.
 
     Example:
         >>> JusTextExtractor(is_boilerplate=False).extract_text("<p>A line.</p>", frozenset({"a"}), "ENGLISH")

@@ -6,7 +6,7 @@ from gristmill.stages.text.download.base.download import DocumentDownloader
 
 
 class WikipediaDownloader(DocumentDownloader):
-    """Downloads files of Wikimedia's server, which allows two connections per address.
+    """Downloads files from Wikimedia's server, which allows two connections per address.
 
     Args:
         download_dir: Folder for downloads.
@@ -14,7 +14,7 @@ class WikipediaDownloader(DocumentDownloader):
     """
 
     def num_workers_per_node(self) -> int | None:
-        """Two, as the server requests of its users."""
+        """Two, the limit of the server."""
         return 2
 
     def _get_output_filename(self, url: str) -> str:

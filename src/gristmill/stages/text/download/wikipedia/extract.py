@@ -30,7 +30,7 @@ class WikipediaExtractor(DocumentExtractor):
         self.tables: Tables = tables
 
     def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """The page with its text; None for one of another kind, or with nothing but boxes and notes."""
+        """The page with its text; None for other kinds of pages, or pages with only boxes and notes."""
         if record.get("kind", "article") not in self.kinds:
             return None
         text = to_text(record["raw_content"], title=record.get("title") or "", tables=self.tables)

@@ -20,7 +20,7 @@ class WikipediaIterator(DocumentIterator):
 
     Args:
         language: Language code, for the pages' URLs.
-        log_frequency: Log after this many pages.
+        log_frequency: Log progress after this many pages.
 
     Example:
         >>> pages = WikipediaIterator("de").iterate("dewiki-latest-pages-articles-multistream.xml.bz2")

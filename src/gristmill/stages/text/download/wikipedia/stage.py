@@ -18,14 +18,14 @@ class WikipediaDownloadExtractStage(DocumentDownloadExtractStage):
     Args:
         language: Language code, as in the address of the Wikipedia.
         download_dir: Folder for downloads.
-        dump_date: Date of the dump, such as `20240801`; None: the latest complete one.
+        dump_date: Date of the dump, such as `20240801`; None for the latest complete one.
         wikidumps_index_prefix: Base URL of the dumps: Wikimedia's server or a mirror.
         verbose: Log every download.
         url_limit: Download only the first files.
         record_limit: Read at most this many pages of each file.
         add_filename_column: Add the name of its file to every document, in the column `file_name` or the one named
             here.
-        log_frequency: Log after this many pages.
+        log_frequency: Log progress after this many pages.
 
     Example:
         >>> stage = WikipediaDownloadExtractStage("simple", "downloads/", url_limit=1)

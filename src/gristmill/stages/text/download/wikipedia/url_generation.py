@@ -19,7 +19,7 @@ class WikipediaUrlGenerator(URLGenerator):
 
     Args:
         language: Language code, as in the address of the Wikipedia.
-        dump_date: Date of the dump, such as `20240801`; None: the latest complete one.
+        dump_date: Date of the dump, such as `20240801`; None for the latest complete one.
         wikidumps_index_prefix: Base URL of the dumps: Wikimedia's server or a mirror.
     """
 
@@ -98,6 +98,6 @@ class WikipediaUrlGenerator(URLGenerator):
 
 
 def _first_page(name: str) -> tuple[int, str]:
-    """By the number of the first page, `…xml-p41243p151573.bz2`, and not as text."""
+    """Sort key: the number of the first page, `…xml-p41243p151573.bz2`, not the text."""
     found = re.search(r"-p(\d+)p\d+", name)
     return int(found[1]) if found else -1, name

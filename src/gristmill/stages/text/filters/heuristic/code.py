@@ -31,7 +31,7 @@ class _CommentShareFilter(ColumnFilter):
 class PythonCommentToCodeFilter(_CommentShareFilter):
     r"""Drops Python files with too small or too large a share of comments and docstrings.
 
-    Source that does not parse scores 0, like an empty file. At worst 3 s per MB, for files of nothing but the shortest
+    Source that does not parse scores 0, like an empty file. At worst 3 s per MB, for files of only the shortest
     statements: Python's own parser creates several objects for each.
 
     Example:
@@ -65,8 +65,8 @@ def _python_comment_share(source: str) -> float:
 class GeneralCommentToCodeFilter(_CommentShareFilter):
     r"""Drops source files with too small or too large a share of comments, not counting comment delimiters.
 
-    An unterminated comment scores 9999, an empty file 0. At worst 1 s per MB, for Python with an unterminated quote on
-    every line; other languages are many times faster.
+    An unterminated comment scores 9999, an empty file 0. At worst 1 s per MB, for Python with an unterminated quote
+    on every line; other languages are many times faster.
 
     Args:
         language: The MIME type of the language, such as `text/x-java`.
@@ -175,12 +175,12 @@ class AlphaFilter(ColumnFilter):
 class HTMLBoilerplateFilter(ColumnFilter):
     """Drops HTML pages with too little visible text; a page with fewer characters than the minimum scores 0.
 
-    At worst 1.5 s per MB, for pages of nothing but the shortest tags: the standard library's parser calls several
-    functions for each.
+    At worst 1.5 s per MB, for pages of only the shortest tags: the standard library's parser calls several functions
+    for each.
 
     Args:
         min_lang_content_ratio: Minimum share of visible text.
-        min_lang_content_num_chars: Minimum visible text in characters, below which the share does not count.
+        min_lang_content_num_chars: Minimum number of characters of visible text; a page with fewer scores 0.
 
     Example:
         >>> HTMLBoilerplateFilter(min_lang_content_num_chars=1).score_document("<b>four</b>")
@@ -214,7 +214,7 @@ _GO = re.compile(r"""(?P<quote>["'`])(?:(?!(?P=quote))[^\\]|\\[\s\S])*(?:(?P=quo
 
 
 def _matched(pattern: re.Pattern[str]) -> Callable[[str], list[str]]:
-    """Comments as what a pattern's groups match, with strings and escapes skipped."""
+    """Comments matched by the groups of a pattern, with strings and escapes skipped."""
 
     def comments(source: str) -> list[str]:
         found: list[str] = []

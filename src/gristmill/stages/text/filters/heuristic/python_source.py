@@ -1,4 +1,4 @@
-"""Extracts comments and docstrings of Python programs, also of those that do not parse."""
+"""Extracts comments and docstrings of Python programs, including those that do not parse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class UnreadableSourceError(ValueError):
 
 
 _PLAIN_LINES = re.compile(r"""(?:[^\s#"'\\()\[\]{}][^#"'\\()\[\]{}\n]*\n+)+""")
-"""Statements that are not indented and hold nothing but names, numbers and operators, and blank lines behind them."""
+"""Unindented statements of only names, numbers and operators, and the blank lines after them."""
 _PLAIN_CODE = re.compile(r"""[^#"'\\()\[\]{}\n]+""")
 _STRINGS = {
     quote: re.compile(rf"""{quote}[^\n{quote}\\]*(?:\\.[^\n{quote}\\]*)*({quote}|\\\r?\n)""") for quote in "\"'"
@@ -26,9 +26,9 @@ _LONG_STRING_ENDS = {
 
 
 def python_comments(source: str) -> list[str]:
-    """The comments of a Python program, with their sign: those that `tokenize` of Python 3.11 finds.
+    """The comments of a Python program, including `#`: those that `tokenize` of Python 3.11 finds.
 
-    `tokenize` treats an unterminated quote as an operator and continues behind it, in time quadratic in the length of a
+    `tokenize` treats an unterminated quote as an operator and continues after it, in time quadratic in the length of a
     line. This implementation looks at every character a fixed number of times.
 
     Raises:
@@ -69,7 +69,7 @@ class _PythonComments:
         return self._found
 
     def _begins_statement(self, end: int) -> bool:
-        """Whether the line holds code; its indentation is compared with that of the lines before."""
+        """Whether the line holds code; its indentation is compared with the lines before."""
         column = 0
         while self._at < end and self._source[self._at] in " \t\f":
             character = self._source[self._at]
@@ -92,7 +92,7 @@ class _PythonComments:
         return self._source.find("\n", self._at) + 1 or len(self._source)
 
     def _step(self, end: int) -> int:
-        """Read one piece of a line; where the line ends that is read now."""
+        """Read one piece of a line; returns where the current line ends."""
         plain = _PLAIN_CODE.match(self._source, self._at, end)
         if plain is not None:
             self._at = plain.end()
@@ -141,7 +141,7 @@ class _PythonComments:
         return self._later_lines(_STRING_ENDS[quote])
 
     def _later_lines(self, closing: re.Pattern[str]) -> int:
-        """Read on to the end of a string of several lines, or to the line that breaks it off."""
+        """Read to the end of a multi-line string, or to the line that breaks it off."""
         source = self._source
         while self._at < len(source):
             end = self._line_end()
@@ -158,7 +158,7 @@ class _PythonComments:
 
 
 def _closings(line: str, quote: str) -> list[bool]:
-    """For every place of a line, whether a string that goes on there ends in this line or with a sign to go on."""
+    """For every position of a line, whether a string that continues there ends on this line or with a continuation."""
     ends = [False] * (len(line) + 2)
     for at in range(len(line) - 1, -1, -1):
         if line[at] == quote:
@@ -189,11 +189,11 @@ def python_docstrings(source: str) -> list[str]:
 
 
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Pass, ast.Import, ast.ImportFrom)
-"""Statements without others inside, which most are."""
+"""Statements that contain no others, which most are."""
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """The program and all its statements, without the expressions in them, which hold no documentation."""
+    """The program and all its statements, without their expressions, which contain no docstrings."""
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()

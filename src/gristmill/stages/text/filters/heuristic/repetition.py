@@ -80,7 +80,7 @@ class RepeatedParagraphsByCharFilter(ColumnFilter):
 
 
 class RepeatingTopNGramsFilter(ColumnFilter):
-    """Drops texts in which the most frequent n-gram takes up too large a share; ties go to the first one.
+    """Drops texts in which the most frequent n-gram has too large a share; ties go to the first one.
 
     A text with fewer words than n scores 1.
 
@@ -101,7 +101,7 @@ class RepeatingTopNGramsFilter(ColumnFilter):
 
 
 class RepeatingDuplicateNGramsFilter(ColumnFilter):
-    """Drops texts in which repeated n-grams take up too large a share.
+    """Drops texts in which repeated n-grams have too large a share.
 
     A text with fewer words than n scores 1.
 

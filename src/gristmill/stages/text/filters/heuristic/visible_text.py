@@ -150,7 +150,7 @@ class _TextMeter(HTMLParser):
         return self._ended(f"section {kind and kind[0].lower()}", super().parse_marked_section, i)
 
     def _ended(self, mark: str, parse: Callable[[int], int], i: int) -> int:
-        """Where something ends; not found if an earlier search for the same mark failed."""
+        """Where an element ends; not found if an earlier search for the same mark failed."""
         if self._unfinished[mark]:
             return -1
         end = parse(i)

@@ -36,7 +36,7 @@ class CleanedTexts:
     Attributes:
         texts: The cleaned texts; empty for documents that were dropped.
         kept: Which documents are kept.
-        outcome: For each document the key of its reason in `REASONS`, 0 if it is kept.
+        outcome: For each document, the key of its reason in `REASONS`; 0 if it is kept.
         sentences: Number of sentences, counted until there are enough; the score of `too_few_sentences`.
         removed_lines: Number of removed lines over all documents, by reason of `LINE_REASONS`.
     """

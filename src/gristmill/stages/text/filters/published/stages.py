@@ -30,7 +30,7 @@ S = TypeVar("S", bound=type[Any])
 
 
 def _takes_parameters_of(filters: type[Any]) -> Callable[[S], S]:
-    """Give a stage the signature of its set, so that help, recipes and editors show the parameters."""
+    """Copy the signature of a set to its stage, so that help, recipes and editors show the parameters."""
 
     def decorate(stage: S) -> S:
         made = inspect.signature(filters.__init__)

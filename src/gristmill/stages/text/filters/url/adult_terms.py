@@ -17,7 +17,7 @@ SEQUENCES = tuple(
     videosporno xhamster xnxx xvideos xxxmovie xxxtube xxxvideo youjizz youporn
     """.split()  # noqa: SIM905
 )
-"""Found anywhere, also inside words and across separators."""
+"""Found anywhere, including inside words and across separators."""
 
 WORDS = tuple(
     """

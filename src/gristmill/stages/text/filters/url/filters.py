@@ -76,11 +76,11 @@ class _ListFilter(UrlFilter):
         self.entries = as_names(entries, "entries")
 
     def check_environment(self) -> None:
-        """Refuse a list that is missing."""
+        """Reject a list that is missing."""
         list_files(self.lists)
 
     def warm_up(self) -> None:
-        """Refuse a list without entries, before workers start."""
+        """Reject a list without entries, before workers start."""
         read_table(self.lists, self.entries)
 
     def score_urls(self, data: Bytes, parts: Integers, alive: Mask) -> Integers:
@@ -143,8 +143,8 @@ class AdultUrlFilter(UrlFilter):
 
     Args:
         min_soft_words: Minimum number of different soft words that mark a URL as adult.
-        words: Whole words of which one is enough.
-        sequences: Letter sequences of which one is enough, anywhere in the URL.
+        words: Whole words; a single one is enough.
+        sequences: Letter sequences, anywhere in the URL; a single one is enough.
         soft_words: Whole words that are counted.
 
     Example:

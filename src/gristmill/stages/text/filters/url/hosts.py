@@ -1,4 +1,4 @@
-"""Hosts in the form in which they are compared: ASCII."""
+"""Hosts in the form used for comparison: ASCII."""
 
 from __future__ import annotations
 

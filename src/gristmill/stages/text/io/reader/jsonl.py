@@ -27,7 +27,7 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 MOST_BAD = 200_000
-"""Maximum number of bad lines per partition to keep, because each takes memory; the others are counted."""
+"""Maximum number of bad lines per partition to keep, since each takes memory; the others are only counted."""
 
 
 class JsonlReaderStage(ReaderStage):
@@ -170,7 +170,7 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
             system.
         task_type: Only "document".
         file_extensions: Extensions of the files to read in a folder. Without it, a folder that also holds Parquet files
-            is refused.
+            is an error.
         limit: Read at most this many partitions.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
         sample: Fraction of documents to sample at random, such as 0.01.
@@ -248,7 +248,7 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
 def check_reader_options(
     reader: str, settings: Mapping[str, Any], task_type: str, generate_ids: bool, assign_ids: bool
 ) -> None:
-    """Refuse invalid reader options."""
+    """Reject invalid reader options."""
     if task_type != "document":
         raise NotSupportedError(f"{reader}(task_type={task_type!r}): only 'document' can be read.")
     if generate_ids and assign_ids:
@@ -257,8 +257,8 @@ def check_reader_options(
     unknown = set(settings) - known
     if unknown:
         raise UsageError(
-            f"{reader}(read_kwargs={dict(settings)!r}): unknown {', '.join(map(repr, sorted(unknown)))}; "
-            f"known are {', '.join(map(repr, sorted(known)))}."
+            f"{reader}(read_kwargs={dict(settings)!r}): unknown option {', '.join(map(repr, sorted(unknown)))}; valid "
+            f"options are {', '.join(map(repr, sorted(known)))}."
         )
 
 

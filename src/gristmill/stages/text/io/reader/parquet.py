@@ -101,7 +101,7 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
             system.
         task_type: Only "document".
         file_extensions: Extensions of the files to read in a folder. Without it, a folder that also holds JSONL files
-            is refused.
+            is an error.
         limit: Read at most this many partitions.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
         sample: Fraction of documents to sample at random, such as 0.01.

@@ -57,7 +57,7 @@ _PEEK_ROW_FILES = 8
 _TEXT_FORMATS = ("csv", "text")
 _NOT_TEXT = (types.is_nested, types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
 _SEARCH_BYTES = 64 << 20
-"""How many bytes to search for a key that is missing from the first records. A limit in bytes rather than time: the
+"""Number of bytes to search for a key that is missing from the first records. A limit in bytes rather than time: the
 result must not depend on the speed of the machine.
 """
 
@@ -217,7 +217,7 @@ class FilePartitioningStage(SourceStage):
             yield np.sort(np.append(block.rows, [bad.row for bad in block.bad]).astype(np.int64))
 
     def _without_other_formats(self, found: Survey) -> list[LeftOut]:
-        """What is left out of the input, after checking that skipping files of another format was requested.
+        """The files of the input that are not read, after checking that skipping other formats was requested.
 
         Raises:
             UsageError: There are such files, and no format was chosen.

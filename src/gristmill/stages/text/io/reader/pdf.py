@@ -111,7 +111,7 @@ class PdfExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.fields = None if fields is None else list(fields)
 
     def check_environment(self) -> None:
-        """Refuse to run without the library."""
+        """Raise if the library is not installed."""
         require_module("pypdfium2", "PdfReader")
 
     def inputs(self) -> Spec:

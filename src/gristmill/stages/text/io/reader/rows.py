@@ -1,4 +1,4 @@
-"""Reads files of formats other than JSONL and Parquet: what all their readers share."""
+"""Base classes of the readers of formats other than JSONL and Parquet."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class RowReader(CompositeStage[EmptyTask, DocumentBatch]):
 
 
 def one_of(reader: str, name: str, value: str, known: Sequence[str]) -> str:
-    """Returns `value` if it is a known one.
+    """Returns `value` if it is known.
 
     Raises:
         UsageError: It is unknown.
@@ -196,7 +196,7 @@ def known_encoding(reader: str, encoding: str | None) -> str | None:
     """Returns `encoding` if there is a text encoding of this name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The encoding is unknown.
     """
     if encoding is not None:
         try:

@@ -1,4 +1,4 @@
-"""Reads plain text, Markdown and HTML, also in archives: one document per file, line or paragraph."""
+"""Reads plain text, Markdown and HTML, including inside archives: one document per file, line or paragraph."""
 
 from __future__ import annotations
 

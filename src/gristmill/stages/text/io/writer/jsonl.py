@@ -32,6 +32,7 @@ class JsonlWriter(BaseWriter):
     fork_safe = True
     endings = ("jsonl", "json", "ndjson")
     file_extension = "jsonl"
+    not_called = (*BaseWriter.not_called, "write_data")
 
     def __init__(
         self,
@@ -54,6 +55,10 @@ class JsonlWriter(BaseWriter):
     @property
     def extension(self) -> str:
         return f".{self.file_extension}{_SUFFIXES[self.compression]}"
+
+    def write_data(self, task: DocumentBatch, file_path: str) -> None:
+        """Write one batch to `file_path`, outside of a run and without a record; for use in scripts."""
+        self.write_alone(task, file_path)
 
     def encode(self, batch: DocumentBatch) -> npt.NDArray[np.uint8] | RecordLines:
         return batch.columns.jsonl_lines(self.fields)

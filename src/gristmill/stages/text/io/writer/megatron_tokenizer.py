@@ -78,8 +78,8 @@ class MegatronTokenizerWriter(TokenWriter):
         options = settings.pop("storage_options", None)
         if settings:
             raise UsageError(
-                f"MegatronTokenizerWriter(write_kwargs={dict(write_kwargs or {})!r}): unknown {next(iter(settings))!r};"
-                " known is storage_options."
+                f"MegatronTokenizerWriter(write_kwargs={dict(write_kwargs or {})!r}): unknown option "
+                f"{next(iter(settings))!r}; the only valid option is storage_options."
             )
         super().__init__(
             path,
@@ -118,7 +118,7 @@ class MegatronTokenizerWriter(TokenWriter):
         names = {code: name for name, code in DTYPE_CODES.items()}
         if token_dtype_code not in names or np.dtype(names[token_dtype_code]).itemsize != token_size:
             raise UsageError(
-                f"token_dtype_code={token_dtype_code} with token_size={token_size}: known are "
+                f"token_dtype_code={token_dtype_code} with token_size={token_size}: valid codes are "
                 f"{', '.join(f'{code} ({name})' for code, name in sorted(names.items()))}."
             )
         with open(f"{file_prefix}.idx", "wb") as file:

@@ -25,7 +25,7 @@ def _numbered(path: str, number: int) -> str:
 class _ParquetPart:
     """The Parquet output of one partition.
 
-    A file has one schema. JSONL records need not: if a later batch has other columns or types, a new file begins.
+    A file has one schema, but JSONL records may differ: if a later batch has other columns or types, a new file begins.
     """
 
     def __init__(self, path: str, compression: str | None, storage_options: Mapping[str, Any] | None) -> None:
@@ -71,6 +71,7 @@ class ParquetWriter(BaseWriter):
     fork_safe = True
     endings = ("parquet",)
     file_extension = "parquet"
+    not_called = (*BaseWriter.not_called, "write_data")
     extension = ".parquet"
 
     def __init__(
@@ -85,6 +86,10 @@ class ParquetWriter(BaseWriter):
     ) -> None:
         super().__init__(path, write_kwargs, fields, mode, compression=compression, storage_options=storage_options)
         known_compression(self.compression)
+
+    def write_data(self, task: DocumentBatch, file_path: str) -> None:
+        """Write one batch to `file_path`, outside of a run and without a record; for use in scripts."""
+        self.write_alone(task, file_path)
 
     def encode(self, batch: DocumentBatch) -> pa.Table:
         names = None if self.fields is None else [name for name in self.fields if batch.columns.has(name)]

@@ -32,7 +32,7 @@ class CsvWriter(BaseWriter):
     """Writes documents as CSV with a header, or as TSV if the delimiter is a tab.
 
     Texts are quoted, a null is an empty value without quotes, lists and objects are JSON; `CsvReader` reads all values
-    back as text. If documents of a partition have other columns than those before, a new file begins.
+    back as text. If the columns change within a partition, a new file begins.
 
     Example:
         >>> pipeline.add_stage(CsvWriter(path="clean/", fields=["id", "text"], compression="gz"))
@@ -137,7 +137,7 @@ def _schema(table: pa.Table) -> pa.Schema:
 
 
 def _joined(pieces: Sequence[WrittenFile], keys: Sequence[Any], path: str, ending: str, join: Any) -> list[WrittenFile]:
-    """Neighbours with one key share a file, as if they had been appended one after the other."""
+    """Adjacent pieces with the same key share a file, as if they had been appended one after another."""
     done: list[WrittenFile] = []
     numbers = [0]
     for before, after in pairwise(keys):

@@ -35,7 +35,6 @@ from gristmill.storage.token_formats.places import facts_of
 from gristmill.storage.token_formats.streams import INDEX_NAME, litdata_index, mds_index
 from gristmill.storage.token_formats.tables import INPUT_IDS
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tasks.file_group import FileGroupTask
 
 if TYPE_CHECKING:
     from gristmill.backends.base import NodeInfo, WorkerMetadata
@@ -74,7 +73,7 @@ class TokenWriter(BaseWriter):
         pad_token: The padding token or its id; defaults to the tokenizer's, otherwise the end-of-text token.
         shard_tokens: Maximum number of tokens per shard; by default no limit, and 33,554,432 for `mds` and `litdata`.
         id_field: Column that holds document ids, for the list of positions.
-        fields: Columns to keep beside the tokens (Parquet and Arrow without packing only).
+        fields: Columns to keep besides the tokens (Parquet and Arrow without packing only).
         mode: How to treat existing files, as for other writers.
         compression: Compression of Parquet (default `zstd`) and Arrow files.
         cache_dir: Cache folder for hub downloads.
@@ -187,7 +186,7 @@ class TokenWriter(BaseWriter):
     # --- the tokenizer ---
 
     def check_environment(self) -> None:
-        """Refuse a tokenizer that is missing, has no end-of-text token, or is too large for the requested type."""
+        """Reject a tokenizer that is missing, has no end-of-text token, or is too large for the requested type."""
         if self._source.is_here():
             _ = self.layout
 
@@ -315,12 +314,9 @@ class TokenWriter(BaseWriter):
             part.abort()
             raise
 
-    def process(self, task: DocumentBatch) -> FileGroupTask:
-        """Write one batch to its own files; in a pipeline the runner writes partitions instead."""
-        options = self.storage_options  # the list of positions belongs in the record of a run, and there is none
-        return self._write_alone(
-            task, lambda path: TokenPart(path, self.layout, with_places=False, storage_options=options)
-        )
+    def open_alone(self, path: str) -> PartFile:
+        # The list of positions belongs in the record of a run, and there is none.
+        return TokenPart(path, self.layout, with_places=False, storage_options=self.storage_options)
 
     # --- the output as a whole ---
 

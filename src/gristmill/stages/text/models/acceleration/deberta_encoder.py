@@ -4,9 +4,9 @@ The attention is that of He et al., "DeBERTa", arXiv:2006.03654, with the log bu
 Content-to-position and position-to-content scores depend only on the bucket of the distance of two tokens, so they are
 computed for each token and bucket once, and a compiled kernel reads them for each pair of tokens.
 
-Documents are computed without their padding: what concerns a single token is done for the tokens of all documents at
-once, and attention for documents of similar lengths together. Where a classifier looks at the first token alone, the
-last layer computes no other.
+Documents are computed without padding: operations on single tokens run for the tokens of all documents at once, and
+attention for documents of similar lengths together. If a classifier uses only the first token, the last layer computes
+only that one.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Group:
     """Documents of similar lengths whose attention is computed together.
 
     Args:
-        tokens: Where their tokens are among all.
-        lengths: The tokens of each.
-        slots: Where the tokens are when each document is padded to the longest; None if none needs padding.
+        tokens: Positions of their tokens among all tokens.
+        lengths: Number of tokens of each.
+        slots: Positions of the tokens when each document is padded to the longest; None if none needs padding.
         keys: Which keys of each padded document are real; None if all are.
     """
 
@@ -63,12 +63,12 @@ class Group:
 
 
 class Packing:
-    """Where the tokens of documents are when they follow each other without padding, and how far they are apart.
+    """The positions of tokens in documents concatenated without padding, and their distances.
 
     Args:
         mask: Which tokens are real, by document.
-        buckets: The bucket of each distance of two tokens, in rising order.
-        span: How many positions there are in each direction.
+        buckets: Bucket of each distance between two tokens, in ascending order.
+        span: Number of positions in each direction.
     """
 
     def __init__(self, mask: torch.Tensor, buckets: torch.Tensor, span: int) -> None:
@@ -106,7 +106,7 @@ def _group(tokens: slice, lengths: npt.NDArray[np.int64], real: torch.Tensor) ->
 
 
 class TokenWise(nn.Module):  # type: ignore[misc]
-    """What follows the attention in a layer, token by token.
+    """The part of a layer after the attention, token by token.
 
     Args:
         layer: The layer of transformers.
@@ -170,7 +170,7 @@ class _Layer(nn.Module):  # type: ignore[misc]
 
 
 class _FirstTokenLayer(nn.Module):  # type: ignore[misc]
-    """The last layer of a classifier that looks at the first token of each document alone.
+    """The last layer of a classifier that uses only the first token of each document.
 
     Args:
         layer: The layer of transformers.
@@ -207,7 +207,7 @@ class _FirstTokenLayer(nn.Module):  # type: ignore[misc]
 
 
 def _scale(own: Any) -> float:
-    """What the scores of an attention are multiplied by."""
+    """The factor applied to attention scores."""
     return 1 / math.sqrt(own.attention_head_size * (1 + ("c2p" in own.pos_att_type) + ("p2c" in own.pos_att_type)))
 
 
@@ -232,7 +232,7 @@ def _joined(parts: list[tuple[nn.Linear, float]]) -> nn.Linear:
 
 
 def with_own_encoders(network: nn.Module, kind: torch.dtype | None = None) -> nn.Module:
-    """The network with every DeBERTa inside it replaced by `DebertaEncoder`; with packed layers if a type is given."""
+    """The network with every DeBERTa inside it replaced by `DebertaEncoder`; with packed layers if a type is passed."""
     for name, child in list(network.named_children()):
         if is_known_deberta(child):
             # A network of ours says what its head looks at.

@@ -1,11 +1,11 @@
-"""Linear layers that multiply in 8 bits on a CPU, for networks whose labels may change a little for speed.
+"""Linear layers that multiply in 8 bits on a CPU, for networks that may trade a few changed labels for speed.
 
-Activations get a scale and an offset per token, found when they come, so that a document's result does not depend on
-its neighbours in the batch. Weights get a scale per output.
+Activations get a scale and an offset per token, computed on the fly, so that a document's result does not depend on its
+neighbours in the batch. Weights get a scale per output.
 
 Processors without the VNNI instructions add products of 8-bit values in pairs, in 16 bits, where the sum of two large
-ones does not fit. Usually a bit of every weight is given up for that; here each output gets the finest scale with which
-no pair of its own weights can overflow, which keeps about half of that bit.
+ones does not fit. Usually a bit of every weight is sacrificed for that; here each output gets the finest scale with
+which no pair of its own weights can overflow, which keeps about half of that bit.
 """
 
 from __future__ import annotations
@@ -96,15 +96,15 @@ class Int8Linear(nn.Module):  # type: ignore[misc]
         return product.view(*inputs.shape[:-1], self.out_features)
 
     def product(self, rows: ByteRows) -> torch.Tensor:
-        """The product with bytes, before steps, lowest values and bias count."""
+        """The product with bytes, before applying steps, lowest values and bias."""
         return int8_product(rows.values, self.packed, self.scale, self.zero)
 
 
 class Int8TokenWise(nn.Module):  # type: ignore[misc]
-    """What follows the attention in a layer of DeBERTa, in 8 bits, with all between two multiplications in one pass.
+    """The part of a DeBERTa layer after the attention, in 8 bits, with one pass between two multiplications.
 
     Args:
-        plain: The same with layers in 8 bits, one operation after the other.
+        plain: The same module with layers in 8 bits, one operation after another.
     """
 
     def __init__(self, plain: TokenWise) -> None:
@@ -114,7 +114,7 @@ class Int8TokenWise(nn.Module):  # type: ignore[misc]
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
-        """Whether a module does what this one does, and its layers are in 8 bits."""
+        """Whether this class can replace a module: it does the same, with layers in 8 bits."""
         return (
             isinstance(module, TokenWise)
             and all(isinstance(layer, Int8Linear) for layer in (module.attention_dense, module.inner, module.outer))
@@ -152,7 +152,7 @@ def _normalised(layer: Int8Linear, rows: ByteRows, residual: torch.Tensor, norm:
 
 
 def _unless_infinite(steps: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
-    """The steps, and NaN for rows whose sum is not finite, so that all that is computed from them is NaN as well."""
+    """The steps, and NaN for rows whose sum is not finite, so that everything computed from them is NaN as well."""
     return steps.add_(sums.mul_(0))
 
 

@@ -32,7 +32,7 @@ class BoilerPlateStringModifier(ColumnModifier):
         self.remove_if_at_top_or_bottom = remove_if_at_top_or_bottom
 
     def modify_column(self, column: pa.LargeStringArray) -> pa.Array:
-        """The column without such paragraphs; only documents with a phrase are looked at one by one."""
+        """The column without such paragraphs; only documents with a phrase are inspected one by one."""
         import polars as pl
 
         texts = as_series(column)

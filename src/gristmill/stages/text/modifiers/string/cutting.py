@@ -119,7 +119,7 @@ class Slicer(ColumnModifier):
 
 
 def _bound(name: str, value: int | str | None) -> tuple[int, int, np.ndarray]:
-    """A bound as the kernel reads it: what kind it is, its index, its text."""
+    """A bound in the form that the kernel expects: its kind, its index, its text."""
     nothing = _read_only(np.zeros(0, np.uint8))
     if value is None:
         return FROM_START, 0, nothing

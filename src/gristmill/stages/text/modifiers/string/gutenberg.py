@@ -31,7 +31,7 @@ _CREDITS = re.compile(
 
 
 class GutenbergBoilerplate(ColumnModifier):
-    r"""Removes what Project Gutenberg adds to its books: header, credits, licence.
+    r"""Removes the header, credits and licence that Project Gutenberg adds to its books.
 
     Texts without its markers are not changed. The markers of all years are known: `*** START OF THE PROJECT GUTENBERG
     EBOOK`, `*END*THE SMALL PRINT!` and `End of Project Gutenberg's …`.

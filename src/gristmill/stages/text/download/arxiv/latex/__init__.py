@@ -1,4 +1,4 @@
-"""LaTeX to text, made for the sources of papers."""
+"""LaTeX to text, for the sources of papers."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ HEADINGS: Mapping[str, int] = {
     "part": 2, "chapter": 2, "section": 2, "subsection": 3, "subsubsection": 4, "paragraph": 5, "subparagraph": 6,
 }  # fmt: skip
 CITATION = re.compile(r"(?:[a-zA-Z]{0,10}cite[a-zA-Z]{0,10}|Cite[a-z]{0,10})\*?")
-"""Also those of natbib and biblatex: `\\parencite`, `\\citeauthor`, `\\textcite` …"""
+"""Includes those of natbib and biblatex: `\\parencite`, `\\citeauthor`, `\\textcite` …"""
 REFERENCES = _words("ref eqref pageref cref Cref autoref nameref vref Vref fref Fref sref subref labelcref crefrange")
 MATH_ENVIRONMENTS = _words(
     "equation align gather multline flalign alignat eqnarray displaymath math dmath dgroup IEEEeqnarray "
     "subeqnarray xalignat xxalignat mathletters"
 )
 PLAIN_MATH = _words("equation displaymath dmath")
-"""Environments that mean the same as `$$`."""
+"""Environments equivalent to `$$`."""
 TEXT_IN_MATH = _words("text mbox hbox textrm textit textbf textsf texttt textnormal intertext shortintertext")
 DROPPED_ENVIRONMENTS = _words(
     "figure wrapfigure SCfigure sidewaysfigure floatingfigure teaserfigure tikzpicture tikzcd pgfpicture picture "
@@ -86,7 +86,7 @@ LAST_ARGUMENT: Mapping[str, int] = {
     "multirow": 3, "resizebox": 3, "scalebox": 2, "rotatebox": 2, "hypertarget": 2, "hyperlink": 2,
     "foreignlanguage": 2,     "shortstack": 1, "adjustbox": 2,
 }  # fmt: skip
-"""Commands of which only the last argument is text."""
+"""Commands whose last argument is the only one that is text."""
 STRUCTURE = (
     _words(
         "begin end item footnote footnotetext caption title abstract url path input include subfile import subimport "
@@ -97,7 +97,7 @@ STRUCTURE = (
     | REFERENCES
     | {"bibliography", "thanks", "author", "href", "cite", "includegraphics"}
 )
-"""Commands that keep their meaning, however a paper redefines their looks."""
+"""Commands that keep their meaning, even if a paper redefines their appearance."""
 
 ACCENTS: Mapping[str, str] = {
     "`": "\u0300", "'": "\u0301", "^": "\u0302", "~": "\u0303", '"': "\u0308", "=": "\u0304", ".": "\u0307",

@@ -1,7 +1,7 @@
-"""Converts LaTeX to text: headings, paragraphs, lists, tables and formulas; expands macros, removes apparatus.
+"""Converts LaTeX to text: headings, paragraphs, lists, tables and formulas; expands macros, removes everything else.
 
-One pass over the input without recursion: the expansion of a macro, argument or file is pushed in front of what
-follows.
+One pass over the input without recursion: the expansion of a macro, argument or file is pushed in front of the
+remaining input.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LatexText:
 
     Attributes:
         text: Title, abstract and sections, as Markdown with formulas in LaTeX.
-        title: The title alone, empty if there is none.
+        title: The title; empty if there is none.
     """
 
     text: str
@@ -75,11 +75,11 @@ def latex_to_text(files: Mapping[str, str], main: str) -> LatexText:
     r"""The text of the paper whose main file is `main`.
 
     Args:
-        files: Everything that may be included, by its path in the source; nothing else is ever opened.
+        files: The files that may be included, by path in the source; nothing else is ever opened.
         main: The path of the main file.
 
     Raises:
-        LatexError: Its macros never end, or expand to more than any paper.
+        LatexError: Its macros never end, or expand to more text than any paper.
 
     Example:
         >>> latex_to_text({"a.tex": r"\def\R{\mathbb R}\section{On $\R$} All % not this"}, "a.tex").text
@@ -300,7 +300,7 @@ class _Converter:
             self._input.frames[-1].skip(_ASSIGNED)
 
     def _conditional(self, name: str) -> bool:
-        """Whether it is a condition or a part of one; the branch that is not taken is skipped."""
+        """Whether the command is a condition or part of one; the branch that is not taken is skipped."""
         switches = self._macros.switches
         if name in ("fi", "else") or (name.startswith("if") and name not in ("iff", "ifthenelse", "ifdef")):
             if name == "else":

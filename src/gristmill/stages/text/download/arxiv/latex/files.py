@@ -1,4 +1,4 @@
-"""The files of a paper: included files are looked up among them, and nowhere else."""
+"""The files of a paper: included files are looked up only among them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Files:
 
     Args:
         texts: Their content.
-        main: The main file, from whose folder others are looked for.
+        main: The main file; other files are looked up relative to its folder.
 
     Attributes:
-        aside: Verbatim parts, by the numbers that stand for them, and whether they are blocks.
+        aside: Verbatim parts, by their numbers in the text, and whether they are blocks.
         opened: The files that are being read, the main one first.
     """
 
@@ -33,20 +33,20 @@ class Files:
         self.opened = [main]
 
     def text(self, name: str) -> str:
-        """The content of a file, ready to be read."""
+        """The content of a file, prepared for conversion."""
         if name not in self._prepared:
             self._prepared[name] = prepared(self._texts[name], self.aside)
         return self._prepared[name]
 
     def restored(self, text: str) -> str:
-        """`text` with the verbatim parts in it that came through as their numbers, as those in arguments do."""
+        """`text` with the numbers of verbatim parts replaced by the parts, for those inside arguments."""
         if ASIDE not in text:
             return text
         text = _NUMBERED.sub(lambda found: "".join(one for one, _ in self.aside[int(found[1]) :][:1]), text)
         return text.replace(ASIDE, "")
 
     def included(self, wanted: str, *, style: bool) -> str | None:
-        """The file that is meant, if it exists and is not being read already; paths that lead outside match none."""
+        """The included file, if it exists and is not being read already; paths outside the source match none."""
         for base in ("", self._folder):
             for ending in (".sty",) if style else ("", ".tex", ".ltx"):
                 name = self._names.get(posixpath.normpath(posixpath.join(base, wanted + ending)))

@@ -13,10 +13,10 @@ _IN_LINE = ("$", "\\)", "math", "group")
 
 
 class Formula:
-    """What is read between the marks of a formula.
+    """The content between the delimiters of a formula.
 
     Attributes:
-        end: What ends it: a delimiter, the name of an environment, or `group`; empty while text is read.
+        end: Its terminator: a delimiter, the name of an environment, or `group`; empty while text is read.
     """
 
     def __init__(self) -> None:

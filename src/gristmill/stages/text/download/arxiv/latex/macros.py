@@ -14,7 +14,7 @@ _NAME = re.compile(r"\s*\\([a-zA-Z@]+|.)\s*", re.DOTALL)
 _PATTERN = re.compile(r"[^{}]{0,200}(?=\{)")
 _LET = re.compile(r"\s*\\([a-zA-Z@]+|.)\s*=?\s?(\\(?:[a-zA-Z@]+|.)|[^\s\\{}])", re.DOTALL)
 _MOST_NESTED = 10
-"""Maximum recursion depth of a macro; arguments nest, and recursion would not end."""
+"""Maximum expansion depth of a macro: arguments may nest, but recursion would not end."""
 _LONGEST_SEARCH = 10_000
 _CALL_COST = 20
 
@@ -50,7 +50,7 @@ def macro_of(body: str, count: int = 0, default: str | None = None, borders: tup
 
 
 class Macros:
-    """The macros of one paper, and how much they may still become.
+    """The macros of one paper, and how much text they may still expand to.
 
     Args:
         room: Maximum number of characters of all expansions together.
@@ -67,7 +67,7 @@ class Macros:
         """Push the expansion of the command `name` in front of the input.
 
         Raises:
-            LatexError: All expansions together are larger than any paper.
+            LatexError: All expansions together are longer than any paper.
         """
         if source.active.get(name, 0) >= _MOST_NESTED:
             return
@@ -81,7 +81,7 @@ class Macros:
         source.push(Frame(text, macro=name))
 
     def spend(self, size: int) -> None:
-        """Count text that the paper does not contain literally.
+        """Count text that results from expansion.
 
         Raises:
             LatexError: There is too much of it.
@@ -89,7 +89,7 @@ class Macros:
         self._room -= size + _CALL_COST
         if self._room < 0:
             raise LatexError(
-                "its macros and included files expand to more text than a paper has", cause="latex_expansion"
+                "its macros and included files expand to more text than any paper has", cause="latex_expansion"
             )
 
     def begin(self, name: str, source: Input) -> None:
@@ -111,8 +111,8 @@ class Macros:
 
         Args:
             command: The name of the command that was just read.
-            source: The input behind it.
-            simple: Take only macros without inner commands, as from the style of a journal.
+            source: The input after it.
+            simple: Accept only macros without inner commands, as from a journal's style file.
         """
         reader = _DEFINITIONS.get(command)
         if reader is None:

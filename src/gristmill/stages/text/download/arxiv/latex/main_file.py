@@ -16,10 +16,10 @@ _README = "00README"
 
 
 def main_file(files: Mapping[str, str]) -> str | None:
-    """The path of the main file, None if nothing looks like LaTeX.
+    """The path of the main file; None if nothing looks like LaTeX.
 
-    What the archive's own 00README names comes first; then a file with a document class that no other includes, with
-    the document in it, of a usual name; then the longest.
+    The file named by the archive's 00README takes precedence; then a file with a document class that no other includes,
+    that contains the document, and that has a usual name; then the longest.
     """
     sources = {name: text for name, text in files.items() if not name.lower().endswith((".sty", ".cls"))}
     named = _named(sources)
@@ -47,7 +47,7 @@ def main_file(files: Mapping[str, str]) -> str | None:
 
 
 def _named(files: Mapping[str, str]) -> str | None:
-    """What the readme of the archive says that it is."""
+    """The main file according to the archive's readme."""
     for name, text in files.items():
         if not posixpath.basename(name).startswith(_README):
             continue

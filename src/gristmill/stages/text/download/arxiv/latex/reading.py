@@ -1,4 +1,4 @@
-"""The input of the converter: a stack of texts, of which the top one is read; finds groups and arguments in it."""
+"""The input of the converter: a stack of texts, read from the top; finds groups and arguments in it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Frame:
         self.closed = closed
 
     def partner(self, at: int) -> int:
-        """Where the group that begins at `at` ends, inside this frame; -1 if it does not."""
+        """Where the group that begins at `at` ends in this frame; -1 if it does not."""
         if self.pairs is None:
             self.pairs = _pairs(self.text) if len(self.text) > 500 else _known_pairs(self.text)
         found = self.pairs.get(at, -1)
@@ -78,7 +78,7 @@ class Frame:
             self.at = at + len(mark)
 
     def skip(self, pattern: re.Pattern[str]) -> None:
-        """Skip what matches here, if anything does."""
+        """Skip a match at the current position, if there is one."""
         found = pattern.match(self.text, self.at, self.end)
         if found is not None:
             self.at = found.end()
@@ -128,7 +128,7 @@ class Input:
             frame.closed()
 
     def _next_frame(self) -> Frame | None:
-        """The frame in which the next argument begins; one that ends its own account is never left for it."""
+        """The frame in which the next argument begins; frames with a `closed` callback are never left for it."""
         while self.frames:
             frame = self.frames[-1]
             found = _BLANK.match(frame.text, frame.at, frame.end)
@@ -142,7 +142,7 @@ class Input:
         return None
 
     def span(self) -> tuple[Frame, int, int] | None:
-        """The next argument: a group without its braces, or one token; it counts as read."""
+        """Read the next argument: a group without its braces, or one token."""
         frame = self._next_frame()
         if frame is None:
             return None
@@ -160,12 +160,12 @@ class Input:
         return frame, at, frame.at
 
     def argument(self) -> str:
-        """The text of the next argument, empty if there is none."""
+        """The text of the next argument; empty if there is none."""
         span = self.span()
         return "" if span is None else span[0].text[span[1] : span[2]]
 
     def option(self, *, adjacent: bool = False) -> str | None:
-        """The text of an argument in brackets, if one follows; with `adjacent`, at once."""
+        """The text of an argument in brackets, if one follows; with `adjacent`, without space before it."""
         frame = self.frames[-1] if adjacent and self.frames else self._next_frame()
         if frame is None or not frame.text.startswith("[", frame.at, frame.end):
             return None
@@ -193,7 +193,7 @@ class Input:
                 pass
 
     def group(self, closed: Callable[[], None]) -> bool:
-        """Read the next argument as part of the flow, and call `closed` at its end; False if there is none."""
+        """Read the next argument in place, and call `closed` at its end; False if there is none."""
         span = self.span()
         if span is None:
             return False

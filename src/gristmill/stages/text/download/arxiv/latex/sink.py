@@ -17,7 +17,7 @@ def ligatured(text: str) -> str:
 
 
 class Sink:
-    """Text as it comes out; a paragraph is what lies between two calls of `paragraph`."""
+    """Collects output text; a paragraph is the text between two calls of `paragraph`."""
 
     def __init__(self) -> None:
         self.blocks: list[str] = []
@@ -30,12 +30,12 @@ class Sink:
         self._pieces.append(piece)
 
     def lead(self, text: str) -> None:
-        """Begin a paragraph with `text`, such as a list bullet; the bullet alone makes no paragraph."""
+        """Begin a paragraph with `text`, such as a list bullet; a bullet alone is dropped."""
         self.paragraph()
         self._lead = text
 
     def note(self, text: str) -> None:
-        """Put a footnote behind the paragraph."""
+        """Add a footnote after the paragraph."""
         self._notes.append(text)
 
     def paragraph(self) -> None:
@@ -53,12 +53,12 @@ class Sink:
             self._notes = []
 
     def block(self, text: str) -> None:
-        """Put `text` between paragraphs unchanged."""
+        """Insert `text` between paragraphs, unchanged."""
         self.paragraph()
         self.blocks.append(self._lead + text)
         self._lead = ""
 
     def text(self) -> str:
-        """Everything, with a blank line between blocks."""
+        """The whole text, with a blank line between blocks."""
         self.paragraph()
         return "\n\n".join(self.blocks)

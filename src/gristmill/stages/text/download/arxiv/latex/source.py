@@ -1,4 +1,4 @@
-"""LaTeX files before they are read: decoded, without comments, verbatim parts set aside."""
+"""Prepares LaTeX files: decodes them, removes comments, and sets verbatim parts aside."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _PIECES = re.compile(
 )
 _OPTIONS = re.compile(r"(?:\[[^\]\n]{0,500}\]|\{[^}\n]{0,100}\})*")
 ASIDE = "\x01"
-"""Before and after the number of a part that was set aside."""
+"""Delimits the number of a part that was set aside."""
 
 
 def decoded(content: bytes) -> str:
-    """The text of a LaTeX file: UTF-8, the encoding that it declares, or that of Western Europe."""
+    """The text of a LaTeX file, decoded as UTF-8, by its declared encoding, or as Western European."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -36,7 +36,7 @@ def decoded(content: bytes) -> str:
 
 
 def prepared(text: str, aside: list[tuple[str, bool]]) -> str:
-    """`text` without comments; what is verbatim is added to `aside` (with whether it is a block) and numbered."""
+    """`text` without comments; verbatim parts are moved to `aside` (with whether they are blocks) and numbered."""
     parts: list[str] = []
     endless: set[str] = set()
     at = 0
