@@ -276,7 +276,9 @@ Pipeline("waiting", stages=stages).run(executor=LocalExecutor({"num_cpus": 0}), 
     child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
     try:
         until = time.monotonic() + 120
-        while not list(record_of(tmp_path / "out").glob("manifest/*.json")):
+        entries = record_of(tmp_path / "out") / "manifest"
+        # An entry is announced as pending before it is committed, under the same name.
+        while not any(b'"committed"' in entry.read_bytes() for entry in entries.glob("[!.]*.json")):
             assert time.monotonic() < until
             assert child.poll() is None
             time.sleep(0.05)
