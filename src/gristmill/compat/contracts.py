@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from gristmill.backends import registry
-from gristmill.compat import constructors, fasttext_lists
+from gristmill.compat import constructors, dataclass_fields, fasttext_lists
 from gristmill.compat.document_ids import checked_ids
 from gristmill.compat.slurm_array import shard_of_run
 from gristmill.execution import stage_pickling
@@ -64,6 +64,7 @@ def undo() -> None:
     Pipeline.run = _run  # type: ignore[method-assign]
     del Pipeline.enable_resumability  # type: ignore[attr-defined]
     constructors.restore()
+    dataclass_fields.remove_fields()
     fasttext_lists.undo()
     stage_pickling.before_loading.clear()
 

@@ -78,8 +78,10 @@ class AliasModule(ModuleType):
         found = resolve(self.__name__, name)
         if isinstance(found, type):
             from gristmill.compat.constructors import adapt
+            from gristmill.compat.dataclass_fields import add_fields
 
             adapt(found)
+            add_fields(found)
         setattr(self, name, found)
         return found
 

@@ -112,7 +112,7 @@ def _search(made: Any, found: Mapping[str, Any], lost: Sequence[Parameter]) -> d
     held: list[Any] = []
     for value in vars(made).values():
         if dataclasses.is_dataclass(type(value)):
-            held.extend(getattr(value, item.name) for item in dataclasses.fields(value))
+            held.extend(getattr(value, item.name, None) for item in dataclasses.fields(value))
         else:
             held.extend(value if isinstance(value, list | tuple) else [value])
     there = {(type(value), value): value for value in held if isinstance(value, _PLAIN)}.values()  # 1, 1.0 and True

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import gristmill
+from gristmill.backends.local import LocalExecutor
 from gristmill.backends.registry import as_executor
 from gristmill.errors import NotSupportedError, PlanningError, StageDefinitionError
 from gristmill.ledger.prove.verify import verify
@@ -210,6 +211,51 @@ def test_readers_and_writers_of_users(curator: None, folder: Path) -> None:
     (written,) = (folder / "out").glob("*.csv")
     assert len(list(csv.reader(written.read_text().splitlines()))) == LINES + 1
     assert verify(str(folder / "out")).problems == []
+
+
+def test_stock_readers_and_writers_can_be_derived_as_dataclasses(curator: None, folder: Path) -> None:
+    from nemo_curator.stages.text.io.reader import JsonlReader
+    from nemo_curator.stages.text.io.writer import JsonlWriter as Writer
+    from nemo_curator.stages.text.modules import AddId
+
+    @dataclass
+    class First(JsonlReader):
+        rows: int = 5
+        name: str = "first"
+
+        def __post_init__(self) -> None:
+            self.limit, self.max_documents = None, self.rows
+            super().__post_init__()
+
+    @dataclass
+    class Numbered(AddId):
+        places: int = 3
+
+    @dataclass
+    class Lines(Writer):
+        file_extension: str = "ndjson"
+        note: str = ""
+
+    def stages() -> list[Any]:
+        return [
+            First(file_paths=str(folder / "in")),
+            Numbered("number", name="numbered"),
+            Lines(str(folder / "out"), fields=["number"], note="n"),
+        ]
+
+    first, numbered, lines = stages()
+    assert (first.name, first.max_documents, numbered.name, numbered.places) == ("first", 5, "numbered", 3)
+    assert (lines.name, lines.note, lines.mode, lines.fields) == ("jsonl_writer", "n", "ignore", ("number",))
+    assert repr(lines).endswith("name='jsonl_writer', file_extension='ndjson', note='n')")
+    report = Pipeline("p", stages=stages()).run(executor=LocalExecutor({"num_cpus": 1})).report
+    assert (report.rows_written, [file.suffix for file in (folder / "out").iterdir()]) == (5, [".ndjson"])
+    again = Pipeline("p", stages=stages()).run(executor=LocalExecutor({"num_cpus": 1})).report
+    assert again.partitions_done_before == 1
+    assert verify(str(folder / "out")).problems == []
+    with pytest.raises(TypeError, match="path"):
+        Lines()  # type: ignore[call-arg]
+    with pytest.raises(NotSupportedError, match="ending tells what a file holds"):
+        Lines(str(folder / "other"), file_extension="csv")
 
 
 def test_paths_of_earlier_releases_lead_to_the_same_classes(curator: None) -> None:

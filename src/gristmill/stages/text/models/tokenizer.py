@@ -198,6 +198,10 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         """The access token, for the library that downloads."""
         return show(self._hf_token)
 
+    @hf_token.setter
+    def hf_token(self, token: str | Secret | bool | None) -> None:
+        self._hf_token = hide(token)
+
     @property
     def settings(self) -> TokenSettings:
         """What the tokens depend on."""

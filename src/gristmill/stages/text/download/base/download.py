@@ -252,6 +252,10 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | Faile
         """What downloads the files."""
         return self._downloader
 
+    @downloader.setter
+    def downloader(self, downloader: DocumentDownloader) -> None:
+        self._downloader = downloader
+
     def inputs(self) -> Spec:
         return ["data"], []
 
