@@ -56,6 +56,10 @@ _DIGIT_BITS = 11
 _DIGITS = 1 << _DIGIT_BITS
 _FEW = 64
 """So many numbers are sorted by comparisons in no more time."""
+_BLOCK_BITS = 6
+"""Words of a block, of which it is known which items it has; about as many as an item has."""
+_SUMS = (1 << 16) - 1
+"""The highest place of an item among the sums of a text."""
 
 
 @routine
@@ -334,8 +338,10 @@ def search_grams(
                 value, first = near[place], near_firsts[place]
                 slot = value >> directory_shift
                 for number in range(np.int64(directory[slot]), np.int64(directory[slot + np.uint64(1)])):
+                    if grams[number] != value:
+                        continue
                     whole = np.int64(gram_sizes[number])
-                    if grams[number] != value or first + whole > count:
+                    if first + whole > count:
                         continue
                     begin = gram_places[number]
                     if first == before + 1 and begin == second and whole == before_whole:
@@ -451,16 +457,24 @@ def _sort_words(words, groups, count, other_words, other_groups, ends):
 
 
 @routine
-def _item_of(word, item_bounds):
-    """The last item that begins at the word or before, looked for around where it is if all are of a length."""
+def _fill_blocks(blocks, item_bounds):
+    """Fill in, for every block of words and the one after the last, the last item that begins at its start or before.
+
+    Two of them say between which items to look for that of a word.
+    """
     last = len(item_bounds) - 1
-    at = min(int(word * (last / max(1, item_bounds[last]))), last - 1)
-    step = 1
-    low, high = at, at + 1
-    while low > 0 and item_bounds[low] > word:
-        low, high, step = max(0, low - step), low, 2 * step
-    while high < last and item_bounds[high] <= word:
-        low, high, step = high, min(last, high + step), 2 * step
+    item = 0
+    for block in range(len(blocks)):
+        while item < last - 1 and item_bounds[item + 1] <= block << _BLOCK_BITS:
+            item += 1
+        blocks[block] = item
+
+
+@leaf
+def _item_of(word, item_bounds, blocks):
+    """The last item that begins at the word or before."""
+    block = word >> _BLOCK_BITS
+    low, high = np.int64(blocks[block]), np.int64(blocks[block + 1]) + 1
     while high - low > 1:
         middle = (low + high) >> 1
         if item_bounds[middle] <= word:
@@ -468,6 +482,27 @@ def _item_of(word, item_bounds):
         else:
             high = middle
     return low
+
+
+@routine
+def _drop_hopeless(words, groups, count, items, group_sizes, item_bounds, blocks, searched, min_share, sums):
+    """Keep, of `count` places in items, those in items that may reach `min_share`; returns how many are left.
+
+    `sums` has zeros and room for the words of all n-grams found in an item. Items may share a place there, which makes
+    a sum too high and never too low. Most n-grams are short phrases, found alone in each of many items.
+    """
+    for place in range(count):
+        item = _item_of(words[place], item_bounds, blocks)
+        items[place] = item
+        sums[item & _SUMS] += group_sizes[groups[place]]
+    left = 0
+    for place in range(count):
+        item = items[place]
+        words[left], groups[left] = words[place], groups[place]
+        left += sums[item & _SUMS] + 1 > min_share * searched[item]  # one more, since products are rounded
+    for place in range(count):
+        sums[items[place] & _SUMS] = 0
+    return left
 
 
 @kernel
@@ -498,6 +533,9 @@ def score_items(
     words, groups = np.empty(0, np.int64), np.empty(0, np.int64)
     other_words, other_groups = np.empty(0, np.int64), np.empty(0, np.int64)
     ends = np.empty(_DIGITS + 1, np.int64)
+    sums = np.zeros(_SUMS + 1, np.int64)
+    blocks = np.empty((item_bounds[-1] >> _BLOCK_BITS) + 2, np.uint32)
+    _fill_blocks(blocks, item_bounds)
     made = passages = 0
     for text in range(len(hit_bounds) - 1):
         # A group is the hits of one n-gram, so that a text full of one phrase lists each item that has it once.
@@ -531,10 +569,14 @@ def score_items(
                 count += 1
             taken[group] = -1
         mine, starts = np.empty(found, np.int64), np.empty(found, np.int64)
+        if min_share > 0:
+            count = _drop_hopeless(
+                words, groups, count, other_words, group_sizes, item_bounds, blocks, searched, min_share, sums
+            )
         _sort_words(words, groups, count, other_words, other_groups, ends)
         at = 0
         while at < count:
-            item = _item_of(words[at], item_bounds)
+            item = _item_of(words[at], item_bounds, blocks)
             covered, reach, end = 0, item_bounds[item], at
             while end < count and words[end] < item_bounds[item + 1]:
                 begin = words[end]
