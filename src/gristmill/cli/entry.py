@@ -33,6 +33,8 @@ def main() -> None:
 
 def prepare_process() -> None:
     """Prepare the process for a command, regardless of how it was started."""
+    # Threads of OpenBLAS otherwise spin for a tenth of a second each after numpy is imported, before they sleep.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
     # Imports create little garbage, and collecting it takes a tenth of the time of a small job.
     gc.disable()
     # The next opened file would take the descriptor of a closed standard stream, and receive what is printed.
