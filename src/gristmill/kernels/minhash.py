@@ -125,19 +125,19 @@ def band_hashes(
     factors: Factors,
     bands: int,
     rows: int,
-    keep: bool,
+    kept: Hashes,
 ) -> tuple[Hashes, Hashes, Integers, Hashes]:
     """The band hashes of every row of a column, a hash of its whole sequence of words, and its number of shingles.
 
-    The number of a document without any shingle is 0, and its hashes mean nothing. With `keep`, the last array holds
-    the shingles of all rows, one row after the other, in the order of the text.
+    The number of a document without any shingle is 0, and its hashes mean nothing. Unless `kept` is empty, the last
+    array holds the shingles of all rows, one row after the other, in the order of the text: those places of `kept`
+    that were filled, or of a larger array.
     """
     documents = len(offsets) - 1
     result = np.empty((documents, bands), np.uint64)
     sequences = np.empty(documents, np.uint64)
     counts = np.empty(documents, np.int64)
-    # Room for a shingle in three bytes; pages that are not written to take no memory.
-    kept, filled = np.empty((offsets[-1] - offsets[0]) // 3 + BLOCK if keep else 1, np.uint64), 0
+    keep, filled = len(kept) > 0, 0
     tokens = np.zeros(shingle_room(size), np.uint64)
     heads = np.empty(len(tokens), np.uint64)
     longs = np.empty(len(tokens), np.int64)

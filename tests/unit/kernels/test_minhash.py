@@ -19,7 +19,7 @@ Bands = npt.NDArray[np.uint64]
 def bands_of(texts: list[str | None], bands: int = 8, rows: int = 2) -> tuple[Bands, Bands, npt.NDArray[np.int64]]:
     data, offsets, _ = text_column(texts)
     factors = hash_factors(bands * rows, 42)
-    return band_hashes(data, offsets, *word_tables(), 5, WORDS, *factors, bands, rows, False)[:3]
+    return band_hashes(data, offsets, *word_tables(), 5, WORDS, *factors, bands, rows, np.empty(0, np.uint64))[:3]
 
 
 def test_equal_words_give_equal_hashes_and_contents() -> None:
@@ -59,7 +59,9 @@ def test_bands_are_made_of_the_least_hashes_of_the_shingles() -> None:
     data, offsets, _ = text_column(list(texts))
     flips, factors = hash_factors(6, 42)
     values, bounds = shingle_sets(data, offsets, np.arange(3), *word_tables(), 5, WORDS)
-    hashes, _, counts, kept = band_hashes(data, offsets, *word_tables(), 5, WORDS, flips, factors, 3, 2, True)
+    hashes, _, counts, kept = band_hashes(
+        data, offsets, *word_tables(), 5, WORDS, flips, factors, 3, 2, np.empty(1, np.uint64)
+    )
     for row in range(3):
         high = (values[bounds[row] : bounds[row + 1]] >> np.uint64(32)).astype(np.uint32)
         least = ((high[:, None] ^ flips[None]) * factors[None]).min(axis=0).tolist()
@@ -87,7 +89,9 @@ def test_agreement_follows_the_similarity() -> None:
     one, other = (set(values[bounds[row] : bounds[row + 1]].tolist()) for row in range(2))
     true = len(one & other) / len(one | other)
     count = 240
-    hashes, *_ = band_hashes(data, offsets, *word_tables(), 5, WORDS, *hash_factors(count, 3), count, 1, False)
+    hashes, *_ = band_hashes(
+        data, offsets, *word_tables(), 5, WORDS, *hash_factors(count, 3), count, 1, np.empty(0, np.uint64)
+    )
     agreed = float((hashes[0] == hashes[1]).mean())
     assert abs(agreed - true) < 4 * (true * (1 - true) / count) ** 0.5
 

@@ -15,6 +15,7 @@ from gristmill.stages.deduplication.fuzzy.shingle_store import Integers, Kept, S
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.removal import REMOVALS
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
+from gristmill.stages.deduplication.source import Keys
 
 Edges = tuple[Integers, Integers, npt.NDArray[np.float64]]
 _NO_EDGES: Edges = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
@@ -94,31 +95,40 @@ class Clusters(RangeReader):
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
         store = ShingleStore(self._documents, self.kind)
+        # Only these: an index holds all documents, most of which are no duplicates.
+        keys = _distinct_keys(self._duplicates())
+        places = store.places(keys)
         removed, survivors, alike = choose(
-            store.ranks, lambda: self._edges(store), chains=self.chains, jaccard=store.jaccard
+            store.ranks[places],
+            lambda: ((np.searchsorted(keys, one), np.searchsorted(keys, two), s) for one, two, s in self._duplicates()),
+            chains=self.chains,
+            jaccard=lambda firsts, seconds: store.jaccard(places[firsts], places[seconds]),
         )
         for start in range(0, len(removed), _SLICE):
             part = slice(start, start + _SLICE)
             yield pa.table(
                 [
-                    pa.array(store.keys[removed[part]]),
-                    pa.array(store.keys[survivors[part]]),
-                    store.ids(removed[part]),
-                    store.ids(survivors[part]),
+                    pa.array(keys[removed[part]]),
+                    pa.array(keys[survivors[part]]),
+                    store.ids(places[removed[part]]),
+                    store.ids(places[survivors[part]]),
                     pa.array(alike[part]),
                 ],
                 schema=REMOVALS,
             )
 
-    def _edges(self, store: ShingleStore) -> Iterator[Edges]:
+    def _duplicates(self) -> Iterator[tuple[Keys, Keys, npt.NDArray[np.float64]]]:
         """The pairs of duplicates, one file at a time, so that memory does not grow with their number."""
         for file in self.runs.files:
             table = open_run(file.path, storage_options=self.runs.storage_options)
             similarity = column(table, "similarity")
             kept = ~(similarity < self.threshold)
-            firsts = store.places(column(table, "document")[kept])
-            seconds = store.places(column(table, "other")[kept])
-            yield firsts, seconds, similarity[kept]
+            yield column(table, "document")[kept], column(table, "other")[kept], similarity[kept]
+
+
+def _distinct_keys(pairs: Iterable[tuple[Keys, Keys, npt.NDArray[np.float64]]]) -> Keys:
+    """The documents of some pairs, in order."""
+    return np.unique(np.concatenate([np.empty(0, np.uint64), *(np.unique(both) for *both, _ in pairs)]))
 
 
 def choose(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 EMPTY = "empty"
 BANDS_ENDING, SHINGLES_ENDING = ".bands.arrow", ".shingles.arrow"
 """Suffixes of the files of `IndexWriter`."""
+_LEAST_ROOM = 1 << 12
 _KEPT = ("rank", "id", "shingles")
 _INDEX_RUN_BYTES = 16 << 20
 """Shingles take more space than the text; smaller files reuse the same memory, which costs less than new pages."""
@@ -116,7 +117,11 @@ class MinHashes(DocumentStage):
         bands = (self.banding.bands, self.banding.rows)
         functions = hash_factors(self.banding.hashes, self.seed)
         if self._device is None:
-            return band_hashes(data, offsets, *word_tables(), size, unit, *functions, *bands, self.keep_shingles)
+            # Room for a shingle in three bytes; pages that are not written to take no memory. An array made here has
+            # huge pages where the system offers them, an array of a kernel does not.
+            room = (int(offsets[-1] - offsets[0]) // 3 + _LEAST_ROOM) if self.keep_shingles else 0
+            kept = np.empty(room, np.uint64)
+            return band_hashes(data, offsets, *word_tables(), size, unit, *functions, *bands, kept)
         from gristmill.stages.deduplication.fuzzy.torch_signatures import torch_band_hashes
 
         shingles, bounds, contents = listed_shingles(data, offsets, *word_tables(), size, unit)
