@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.kernels.ngram_search import search_grams
+from gristmill.kernels.ngram_search import score_items, search_grams
 from gristmill.kernels.passage_cut import cut_passages, excerpts
 from gristmill.kernels.shingles import word_tables
 from gristmill.kernels.text_column import text_column
@@ -72,6 +72,43 @@ def hits_of(index: GramIndex, documents: list[str]) -> set[tuple[int, int, int]]
         index.array("filter_bits"), index.array("plain"),
     )  # fmt: skip
     return set(zip(found[0].tolist(), found[2].tolist(), found[3].tolist(), strict=True))
+
+
+def pairs_of(
+    index: GramIndex, documents: list[str], share: float
+) -> list[tuple[int, int, float, list[int], list[int]]]:
+    """Text, item, share and passages of all items of which the documents have enough."""
+    data, offsets, _ = text_column(list(documents))
+    arrays = (index.array(name) for name in ("sizes", "grams", "gram_sizes", "gram_places", "directory"))
+    rows, *hits = search_grams(
+        data, offsets, *word_tables(), *arrays, index.directory_bits, index.array("filter"),
+        index.array("filter_bits"), index.array("plain"),
+    )  # fmt: skip
+    hits = [np.searchsorted(rows, np.arange(len(offsets))), *hits]
+    for values in hits:
+        values.flags.writeable = False
+    names = ("gram_sizes", "posting_bounds", "postings", "item_bounds", "searched")
+    texts, items, shares, bounds, starts, ends = score_items(*hits, *(index.array(name) for name in names), share)
+    spans = [(starts[at:to].tolist(), ends[at:to].tolist()) for at, to in itertools.pairwise(bounds)]
+    return [(*pair, *span) for *pair, span in zip(texts.tolist(), items.tolist(), shares.tolist(), spans, strict=True)]
+
+
+words = st.lists(st.sampled_from("abcd"), max_size=90).map(" ".join)
+
+
+@given(
+    items=st.lists(words, max_size=12),
+    documents=st.lists(words, min_size=1, max_size=4),
+    ngram=st.integers(1, 5),
+    share=st.sampled_from([0.07, 0.3, 0.55, 0.6, 1.0]),
+)
+def test_a_share_leaves_the_pairs_that_reach_it(
+    items: list[str], documents: list[str], ngram: int, share: float, tmp_path_factory: object
+) -> None:
+    folder = str(tmp_path_factory.mktemp("index"))  # type: ignore[attr-defined]
+    index = index_of(items, GramRule(ngram=ngram, whole_below=ngram, min_words=1), folder)
+    everything = pairs_of(index, documents, 0.0)
+    assert pairs_of(index, documents, share) == [pair for pair in everything if pair[2] >= share]
 
 
 @given(items=texts, documents=texts, ngram=st.integers(1, 4), shortest=st.integers(1, 3))
