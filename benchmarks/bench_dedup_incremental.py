@@ -2,10 +2,11 @@
 
     python benchmarks/bench_dedup_incremental.py CORPUS [--rounds 3]
 
-CORPUS holds `corpus-*.jsonl` as build_corpus.py writes them; 400 MB and more, since a run takes about a second however
-little it reads. The last tenth of the documents is the new snapshot. Measured are one fuzzy deduplication of
-everything, and the run that adds the snapshot to an index of the rest, in turns, each in one process (wall and
-processor time; the lowest of all rounds counts). Goals: at most 0.15 of the full run, and the same survivors.
+CORPUS holds `corpus-*.jsonl` as build_corpus.py writes them; 3 GB or more: the start of a run takes half a second
+however little it reads, which is a sixth of a run over 400 MB. The benchmark needs five times as much disk. The last
+tenth of the documents is the new snapshot. Measured are one fuzzy deduplication of everything, and the run that adds
+the snapshot to an index of the rest, in turns, each in one process (wall and processor time; the lowest of all rounds
+counts). Goals: at most 0.15 of the full run, and the same survivors.
 
 `cpu_share` includes the start of the process on both sides. `cpu_share_without_start` subtracts what it takes to add
 200 documents, half of them edited copies, to an index of 2,000: imports, loading kernels and the set-up of the steps,
