@@ -215,7 +215,7 @@ lock: $(CORE_STAMP)
 OLDEST_VENV := .venv-oldest
 NEWEST_VENV := .venv-newest
 TEST_TOOLS := pytest pytest-timeout hypothesis
-OLDEST_EXTRAS := pandas,sql,tokens,unicode,web,monitor,training
+OLDEST_EXTRAS := cjk,langid,pandas,sql,tokens,unicode,web,monitor,training
 OLDEST_TESTS := $(addprefix tests/unit/,tasks tracking pipeline recipes stages/text/filters stages/text/io storage)
 
 test-oldest:

@@ -260,7 +260,7 @@ class BucketsToEdgesStage(FolderStage):
             field.list.slice(0, field.list.len() - 1).alias("x"), field.list.slice(1).alias("y")
         )
         names = {"x": f"{self.document_id_field}_x", "y": f"{self.document_id_field}_y"}
-        edges = ends.explode("x", "y").drop_nulls().unique(maintain_order=True).rename(names)
+        edges = ends.explode("x", "y", empty_as_null=False).drop_nulls().unique(maintain_order=True).rename(names)
         name = task.partition_id.replace("/", "__") or task.get_deterministic_id()
         return self.done(task, [self.write(edges.to_arrow(), name)], num_edges=len(edges))
 

@@ -123,16 +123,27 @@ def test_a_frame_without_pandas_is_told_too() -> None:
             batch.to_pandas()
 
 
-def test_models_and_files_that_are_missing_or_incomplete_are_refused(folder: Path) -> None:
+def test_models_that_are_missing_or_incomplete_are_refused(folder: Path) -> None:
+    pytest.importorskip("transformers")
     empty, no_weights = folder / "empty", folder / "no_weights"
     empty.mkdir()
     no_weights.mkdir()
     (no_weights / "config.json").write_text("{}")
     (no_weights / "tokenizer.json").write_text("{}")
+    cases: list[tuple[Path, type[Exception], str]] = [
+        (folder / "nowhere", ModelNotFoundError, "is not there"),
+        (empty, ModelLoadError, "has no tokenizer"),
+        (no_weights, ModelNotFoundError, "has no \\*.safetensors"),
+    ]
+    for path, kind, told in cases:
+        with pytest.raises(kind, match=told):
+            explain(folder, DistributedDataClassifier(model_identifier=str(path)))
+
+
+def test_files_that_are_missing_are_refused(folder: Path) -> None:
+    empty = folder / "empty"
+    empty.mkdir()
     cases: list[tuple[Any, type[Exception], str]] = [
-        (DistributedDataClassifier(model_identifier=str(folder / "nowhere")), ModelNotFoundError, "is not there"),
-        (DistributedDataClassifier(model_identifier=str(empty)), ModelLoadError, "has no tokenizer"),
-        (DistributedDataClassifier(model_identifier=str(no_weights)), ModelNotFoundError, "has no \\*.safetensors"),
         (LinearClassifier(model_path=str(empty)), ModelNotFoundError, "gristmill classifier train"),
         (LinearClassifier(model_path="shipped:text_kind", filter_by=["reviw"]), UsageError, "Did you mean 'review'"),
         (ScoreFilter(FastTextLangId(str(folder / "no.bin"))), FileNotFoundError, "no fastText model at"),

@@ -332,7 +332,7 @@ class Ledger:
             {"partition": list(entries), "size": [entry.row_numbers for entry in entries.values()]},
             schema={"partition": pl.String, "size": pl.Int64},
         )
-        rows = sizes.select("partition", pl.int_ranges("size").alias("row")).explode("row").drop_nulls("row")
+        rows = sizes.select("partition", pl.int_ranges("size").alias("row")).explode("row", empty_as_null=False)
         selection = self.selection()
         if selection is not None:
             masks = [selection.mask(key, np.arange(entry.row_numbers)) for key, entry in entries.items()]
