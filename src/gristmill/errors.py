@@ -187,7 +187,7 @@ class ModelLoadError(GristmillError, ValueError):
 
 
 class LLMRequestError(GristmillError, RuntimeError):
-    """A language model gave no usable answer to one request.
+    """A language model returned no usable answer to one request.
 
     Attributes:
         status: The HTTP status, if there was a response.

@@ -16,7 +16,7 @@ _UNITS = {
         for ending, base in (("", 1000), ("b", 1000), ("ib", 1024), ("i", 1024))
     },
 }
-# Control characters but for tab and newline, and marks that change the direction of what follows.
+# Control characters except tab and newline, and marks that change the direction of the following text.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 printable = partial(_UNPRINTABLE.sub, lambda match: match[0].encode("unicode_escape").decode())
 """Text from data, files or recipes made safe for a terminal: control characters are escaped."""

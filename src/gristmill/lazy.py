@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # the package itself imports this module: `typing` would take longer than all of it
+TYPE_CHECKING = False  # the package itself imports this module, and importing `typing` would take longer than all of it
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
@@ -15,7 +15,7 @@ def lazy_names(
 
     Args:
         package: The package's `__name__`.
-        homes: The public names by the module that has them, relative to the package.
+        homes: The public names by the module that defines them, relative to the package.
 
     Example:
         >>> __getattr__, __dir__ = lazy_names(__name__, {"writer": ["JsonlWriter", "ParquetWriter"]})

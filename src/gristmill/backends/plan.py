@@ -39,7 +39,7 @@ class Segment:
 
     @property
     def overlaps_calls(self) -> bool:
-        """Whether its stage may be called for a batch before the call for the one before has returned."""
+        """Whether its stage may be called for a batch before the previous call has returned."""
         # Time limits need to know exactly where a worker is, and a device belongs to one thread.
         alone = len(self.stages) == 1 and self.time_limit_s is None and not self.resources.gpus
         return alone and self.stages[0].overlaps_calls
@@ -59,15 +59,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The settings of a run besides its stages. Sent to every worker.
+    """The settings of a run other than its stages. Sent to every worker.
 
     Attributes:
         id_field: Column that holds document ids; looked up by `why`.
         url_field: Column that holds document URLs.
-        scores: `decisive` keeps the score that decided, `all` keeps every score of every document.
+        scores: `decisive` keeps the deciding score, `all` keeps every score of every document.
         ignore_failures: Quarantine documents on which a stage raises, instead of failing the run.
         salvage: Keep the readable part of damaged input files.
-        staging: Folder for pieces of partitions until their commit; None if the pipeline has no writer.
+        staging: Folder for pieces of partitions until they are committed; None if the pipeline has no writer.
         output: The output; None if the pipeline has no writer.
         record: The folder of its record.
         plan_digest: Digest of the plan, compared by the manifest.
@@ -108,5 +108,5 @@ class ExecutionPlan:
 
     @property
     def whole_partitions(self) -> bool:
-        """Whether one worker takes a partition from reading to commit."""
+        """Whether one worker processes a partition from reading to commit."""
         return len(self.segments) == 1 and self.sink is not None

@@ -1,1 +1,1 @@
-"""The cluster as an object, at the import path that scripts know."""
+"""The Ray cluster client, at the import path that existing scripts use."""

@@ -30,24 +30,24 @@ _PORT_TAKEN = re.compile(
 
 @dataclass
 class RayClient:
-    """A Ray cluster on this machine that lives as long as this object says, at most as long as the script.
+    """A Ray cluster on this machine that runs from `start` to `stop`, at most until the script ends.
 
-    Runs in between find it through `RAY_ADDRESS`, which `start` sets and `stop` puts back. A port that is taken is
-    replaced by a free one, so that several clusters can live on one machine.
+    Runs in between find it through `RAY_ADDRESS`, which `start` sets and `stop` restores. A port that is in use is
+    replaced by a free one, so that several clusters can run on one machine.
 
     Args:
         ray_port: The port of the cluster.
         ray_dashboard_port: The port of the dashboard.
         ray_client_server_port: The port for Ray Client.
-        ray_temp_dir: Where Ray keeps its files; None: a short path below the temporary folder.
+        ray_temp_dir: Where Ray keeps its files; None for a short path below the temporary folder.
         include_dashboard: Whether to start the dashboard.
         ray_metrics_port: The port of Ray's metrics.
         ray_dashboard_host: The address that the dashboard listens on.
-        num_gpus: GPUs to offer; None: those there are.
-        num_cpus: Processors to offer; None: those there are.
-        object_store_memory: Bytes of the object store; None: Ray decides.
+        num_gpus: Number of GPUs of the cluster; None for all.
+        num_cpus: Number of CPU cores of the cluster; None for all.
+        object_store_memory: Size of the object store in bytes; None lets Ray choose.
         enable_object_spilling: Accepted; Ray spills to disk by itself.
-        ray_stdouterr_capture_file: A new file that takes what Ray prints.
+        ray_stdouterr_capture_file: A new file for the output of Ray.
         metrics_dir: Accepted for scripts that set it.
 
     Example:
@@ -75,17 +75,17 @@ class RayClient:
 
     @property
     def dashboard_url(self) -> str | None:
-        """Where the dashboard is, once the cluster runs."""
+        """URL of the dashboard, once the cluster is running."""
         if self.address is None or not self.include_dashboard:
             return None
         return f"http://{self.ray_dashboard_host}:{self.ray_dashboard_port}"
 
     def start(self) -> None:
-        """Start the cluster and wait until it answers; does nothing if it runs.
+        """Start the cluster and wait until it responds; does nothing if it is already running.
 
         Raises:
             OutputError: `ray_stdouterr_capture_file` exists.
-            WorkerError: The cluster did not come up.
+            WorkerError: The cluster did not start.
         """
         if self._running is not None:
             return
@@ -96,7 +96,7 @@ class RayClient:
             self.ray_temp_dir = self.ray_temp_dir or cluster.short_temp_dir()
             stack.enter_context(cluster.restored_variables("RAY_ADDRESS"))
             if "RAY_AUTH_MODE" not in os.environ:
-                # A token of its own: nobody else on the machine can use this cluster, and no stored token is touched.
+                # A separate token: no other user of the machine can use this cluster, and no stored token is touched.
                 stack.callback(ray_internals.reread_authentication)
                 stack.enter_context(cluster.restored_variables("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"))
                 os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
@@ -118,7 +118,7 @@ class RayClient:
         atexit.register(self.stop)
 
     def _launch(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start Ray on ports that are free now, in a session of its own: so it, and nothing else, can be ended."""
+        """Start Ray on currently free ports, in its own session, so that exactly its processes can be stopped."""
         taken: set[int] = set()
         for name in ("ray_port", "ray_dashboard_port", "ray_client_server_port", "ray_metrics_port"):
             setattr(self, name, _free_port(getattr(self, name), taken))
@@ -127,11 +127,11 @@ class RayClient:
         )
 
     def _host(self) -> str:
-        """The address at which the head is reached."""
+        """The address of the head node."""
         return "127.0.0.1"
 
     def stop(self) -> None:
-        """End the cluster; does nothing if it does not run. Other clusters on the machine are not touched."""
+        """Stop the cluster; does nothing if it is not running. Other clusters on the machine are not touched."""
         running, self._running, self.address = self._running, None, None
         if running is not None:
             atexit.unregister(self.stop)
@@ -167,7 +167,7 @@ class RayClient:
             return Path(self.ray_stdouterr_capture_file).open("x+b")
         except FileExistsError as error:
             raise FileExistsError(
-                f"ray_stdouterr_capture_file={self.ray_stdouterr_capture_file!r} exists; give a new file, so that "
+                f"ray_stdouterr_capture_file={self.ray_stdouterr_capture_file!r} exists; pass a new file, so that "
                 "nothing is overwritten."
             ) from error
         except OSError as error:
@@ -177,7 +177,7 @@ class RayClient:
             ) from error
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Let this process go, if it is connected to this very cluster, and end the cluster."""
+        """Disconnect this process if it is connected to this cluster, and stop the cluster."""
         import ray
 
         if ray.is_initialized() and str(ray.get_runtime_context().gcs_address).endswith(f":{self.ray_port}"):
@@ -204,12 +204,12 @@ def _wait(process: subprocess.Popen[bytes], log: IO[bytes], message: str) -> Non
 
 
 def _free_port(wanted: int, taken: set[int]) -> int:
-    """`wanted`, or a free port where it is in use."""
+    """`wanted`, or a free port if it is in use."""
     for port in (wanted, 0, 0, 0, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                # On all addresses: Ray's head listens on the node's own, not only on the local one.
+                # On all addresses: Ray's head listens on the node's own address, not only on localhost.
                 probe.bind(("", port))
             except OSError:
                 continue

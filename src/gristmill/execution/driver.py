@@ -25,7 +25,7 @@ from gristmill.tracking.origins import Lineage, Step, with_lineage
 
 _MOST_REASONS = 20
 _LARGE_BYTES = 256 * 10**6
-"""Twice the size of a partition that was split."""
+"""Twice the target size of split partitions."""
 _LEAST_QUARANTINED = 10
 """An error budget given as a share always allows at least this many records."""
 
@@ -39,7 +39,7 @@ class _Node:
 
 
 class TaskTree:
-    """The tasks of one partition, of which some have ended. Children are numbered, and the last one says so.
+    """The tasks of one partition, some of which have ended. Children are numbered, and the last one is marked.
 
     Example:
         >>> tree = TaskTree()
@@ -53,10 +53,10 @@ class TaskTree:
         self._root = _Node()
 
     def close(self, path: tuple[Step, ...]) -> bool:
-        """Note that the task at `path` has ended; True when with it the whole partition has.
+        """Record that the task at `path` has ended; True if that completes the whole partition.
 
         Raises:
-            ValueError: The same task is said to have ended twice.
+            ValueError: The same task was reported as ended twice.
         """
         way = [self._root]
         node = self._root
@@ -101,9 +101,9 @@ class ErrorBudget:
     Attributes:
         limit: A float in [0, 1] is a share of all records (but at least 10 of them, unless it is zero), an int a
             number, None no limit.
-        records: All records so far; about how many a damaged file had is among them.
-        quarantined: Of these, the ones in quarantine or lost with a damaged file.
-        damaged: What is wrong with damaged files, a sentence for each.
+        records: All records so far, including an estimate for damaged files.
+        quarantined: Number of these in quarantine or lost with a damaged file.
+        damaged: What is wrong with damaged files, one sentence each.
         output: Where the run writes.
     """
 
@@ -114,7 +114,7 @@ class ErrorBudget:
     damaged: list[str] = field(default_factory=list)
 
     def check(self, *, final: bool, share_done: float = 1.0) -> None:
-        """Fail if the budget is spent; a share is only judged once a tenth of the work is done.
+        """Fail if the budget is exceeded; a share is only checked once a tenth of the work is done.
 
         Raises:
             ErrorBudgetExceededError: More records were quarantined than allowed.
@@ -148,9 +148,9 @@ class Work:
     Args:
         plan: The plan that is run.
         partitions: The partitions to do, in source order.
-        root: Returns the task that a partition begins with, when it is needed: partitions can be very many.
-        events: Told about everything that is final.
-        budget: The error budget, already holding what earlier runs quarantined.
+        root: Returns the first task of a partition on demand: there can be very many partitions.
+        events: Notified of everything that is final.
+        budget: The error budget, already including what earlier runs quarantined.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Work:
         self.results: dict[int, list[Task[Any]]] = {}
         self.trail = Trail()
         self._root = root
-        # Those that have not come to an end; they can be so many that keeping the others would matter.
+        # Unfinished partitions only; there can be so many that keeping the others would matter.
         self._left = {partition.index: partition for partition in partitions}
         self._total = len(self._left)
         self._open: dict[int, _Open] = {}
@@ -212,8 +212,8 @@ class Work:
         for _, number in sorted(order):
             partition = self._left.get(number)
             if partition is None:
-                continue  # it came to an end while others were being worked on
-            # A copy: what it comes to hold on its way is given up with it.
+                continue  # it finished while others were being processed
+            # A copy: whatever is attached to it on its way is discarded with it.
             task = with_lineage(copy(self._root(partition)), Lineage(partition.index, partition.id))
             task._metadata = {**task._metadata, "partition": partition}
             yield task
@@ -249,7 +249,7 @@ class Work:
     ) -> None:
         """Add a partition that has finished to the totals, without the rows themselves."""
         del self._left[partition.index]
-        if failed is not None:  # by the word of a stage: it is left for the next run
+        if failed is not None:  # a stage declared it failed: it is left for the next run
             self._failures[partition.id] = failed
             self.events.emit(PartitionFailed(partition.index, partition.id, failed))
             if reason:
@@ -280,7 +280,7 @@ class Work:
         """Check that nothing is missing.
 
         Raises:
-            ConservationError: A partition was handed out and never finished.
+            ConservationError: A partition was started and never finished.
             StageFailedError: Stages returned a FailedTask for some partitions.
         """
         if self._left:

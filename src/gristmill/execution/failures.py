@@ -23,8 +23,8 @@ from gristmill.tasks.document import DocumentBatch
 _HERE = str(Path(__file__).resolve().parents[1])
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _OTHER_COLUMN = (
-    " Set the stage's field parameter to the right column; where only some documents have it, name it in the reader's "
-    "fields, with all others that you need."
+    " Set the stage's field parameter to the right column; if only some documents have it, list it in the reader's "
+    "fields, along with all others that you need."
 )
 
 
@@ -48,14 +48,14 @@ def user_traceback(error: BaseException) -> str:
 
 
 def _is_users(frame: traceback.FrameSummary) -> bool:
-    """Whether a frame is of code that is neither ours nor Python's own."""
+    """Whether a frame belongs to code that is neither ours nor Python's own."""
     file = str(Path(frame.filename))
-    of_python = file.startswith(_PYTHON) and "-packages" not in file  # site-packages may lie within
+    of_python = file.startswith(_PYTHON) and "-packages" not in file  # site-packages may be inside it
     return not of_python and not file.startswith((_HERE, "<frozen"))
 
 
 def _told(stage: ProcessingStage[Any, Any], error: BaseException) -> tuple[str, str | None]:
-    """The message for an error, and its traceback; none for a Gristmill error from built-in code."""
+    """The message for an error, and its traceback; no traceback for a Gristmill error from built-in code."""
     error = explained_import(error)
     if isinstance(error, GristmillError) and not any(map(_is_users, traceback.extract_tb(error.__traceback__))):
         return str(error), None
@@ -64,7 +64,7 @@ def _told(stage: ProcessingStage[Any, Any], error: BaseException) -> tuple[str, 
 
 
 def _without_cuda(stage: ProcessingStage[Any, Any], error: BaseException) -> str | None:
-    """The fix for code that asks for CUDA on a machine without it; None for any other error."""
+    """The fix for code that requires CUDA on a machine without it; None for any other error."""
     frames = traceback.extract_tb(error.__traceback__)
     if not any(frame.name == "_lazy_init" and "torch" in Path(frame.filename).parts for frame in frames):
         return None
@@ -72,15 +72,15 @@ def _without_cuda(stage: ProcessingStage[Any, Any], error: BaseException) -> str
     line = f"{asking[-1].filename}:{asking[-1].lineno}: {asking[-1].line}" if asking else "the stage"
     device = "self.device" if hasattr(type(stage), "device") else '"cuda" if torch.cuda.is_available() else "cpu"'
     return (
-        f"no GPU can be used here ({str(error).splitlines()[0].rstrip('.')}), and this line asks for one:\n"
+        f"no GPU can be used here ({str(error).splitlines()[0].rstrip('.')}), and this line requires one:\n"
         f"    {line}\n"
-        f"Write .to({device}) instead, and the stage runs on the GPU that its worker was given, else on the CPU. A "
-        "worker is given a GPU where there is one and the stage asks for it: .with_(resources=Resources(gpus=1))."
+        f"Write .to({device}) instead, and the stage runs on the GPU assigned to its worker, or else on the CPU. A "
+        "worker gets a GPU if there is one and the stage requests it: .with_(resources=Resources(gpus=1))."
     )
 
 
 def raised_in(stage: ProcessingStage[Any, Any], error: BaseException, *, doing: str = "process()") -> StageFailedError:
-    """The error for an exception that `stage` raised outside of a particular document."""
+    """The error for an exception that `stage` raised outside any particular document."""
     told, trace = _told(stage, error)
     return StageFailedError(
         f"Stage {stage.name!r} failed in {doing}: {told}", stage=stage.name, file=None, row=None, traceback=trace
@@ -90,9 +90,9 @@ def raised_in(stage: ProcessingStage[Any, Any], error: BaseException, *, doing: 
 def failed_stage(
     stage: ProcessingStage[Any, Any], task: Task[Any], error: BaseException, *, row: int | None = None
 ) -> StageFailedError:
-    """The error for an exception that `stage` raised while it worked on `task`.
+    """The error for an exception that `stage` raised while processing `task`.
 
-    Its `can_be_ignored` says whether `ignore_failures` would have set documents aside instead.
+    Its `can_be_ignored` says whether `ignore_failures` would have quarantined documents instead.
     """
     if isinstance(error, StageFailedError):
         return error
@@ -108,8 +108,8 @@ def failed_stage(
         file=file,
         row=number,
         traceback=trace,
-        # A file that cannot be read is no document that could be set aside; a missing GPU or package is no document's
-        # fault.
+        # An unreadable file is not a document that could be quarantined, and no document causes a missing GPU or
+        # package.
         can_be_ignored=isinstance(task, DocumentBatch)
         and _without_cuda(stage, error) is None
         and not is_of_environment(error),
@@ -132,7 +132,7 @@ def _origin(task: Task[Any], row: int | None) -> tuple[str, int | None]:
 
 
 def _counted_from(task: Task[Any], file: str) -> str:
-    """The file, with its partition where rows are not counted from the beginning of the file."""
+    """The file, with its partition if rows are not counted from the beginning of the file."""
     part = task.partition_id
     return file if is_whole_file(part) else f"{file} (counted from the beginning of partition {part})"
 

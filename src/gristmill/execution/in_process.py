@@ -25,7 +25,7 @@ from gristmill.tracking.origins import lineage_of
 
 _HERE = "0"
 _SAMPLE_S = 5.0
-"""Minimum seconds between two samples, taken when a task has ended. A short run has one, at its end."""
+"""Minimum seconds between two samples, taken when a task ends. A short run has one, at its end."""
 
 
 def run_in_process(
@@ -35,13 +35,13 @@ def run_in_process(
     time_limit_s: float | None = None,
     step_logs: Sequence[StepLog] | None = None,
 ) -> None:
-    """Push one task after the other through all segments; a task's results go on before the next one is taken.
+    """Push one task after the other through all segments; a task's results are passed on before the next one starts.
 
     Args:
         plan: What to run.
         work: Where tasks come from and results go.
-        time_limit_s: How long a document may take in a stage, as far as it can be interrupted here (`LimitedCalls`).
-        step_logs: For each segment who is told about every step, if anybody is.
+        time_limit_s: Time limit of a document in a stage, as far as it can be interrupted here (`LimitedCalls`).
+        step_logs: The receiver of every step, for each segment that has one.
     """
     calls = LimitedCalls()
     whole = plan.whole_partitions
@@ -56,7 +56,7 @@ def run_in_process(
         )
         for segment in plan.segments
     ]
-    # In another thread there is no way, and a program that uses the signal itself is left alone.
+    # Other threads cannot do this, and a program that uses the signal itself is left alone.
     in_main_thread = threading.get_ident() == threading.main_thread().ident
     if in_main_thread and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
         calls.limit_s = time_limit_s
@@ -75,7 +75,7 @@ def run_in_process(
         for task in work.tasks():
             if flow.add(0, task):
                 flow.run(0)
-        for place in range(len(runners)):  # what is still waiting, from the front
+        for place in range(len(runners)):  # what is still queued, from the front
             flow.run(place)
         failed = False
     finally:
@@ -92,7 +92,7 @@ def run_in_process(
                 runner.teardown()
             except Exception as error:
                 problem = problem or error
-        if problem is not None and not failed:  # else what went wrong first is what the user must see
+        if problem is not None and not failed:  # otherwise the user must see the first error
             raise problem
 
 
@@ -105,7 +105,7 @@ def _highest_memory() -> int:
 
 
 class _Flow:
-    """Tasks between segments: each segment gets as many at once as it requests, and the rest at the end."""
+    """Tasks between segments: each segment gets the number per call that it requests, and the rest at the end."""
 
     def __init__(self, runners: list[SegmentRunner], work: Work) -> None:
         self._runners = runners
@@ -135,7 +135,7 @@ class _Flow:
             elif self.add(place + 1, item):
                 self.run(place + 1)
             self._below = below + time.perf_counter() - handed_on
-        # What the segments behind this one took is theirs.
+        # Time taken by later segments is counted there.
         seconds = time.perf_counter() - begun - (self._below - before)
         self._work.events.emit(
             TaskFinished(

@@ -1,12 +1,12 @@
-"""Keeps a process from loading packages that nothing in it needs, or not yet.
+"""Keeps a process from loading packages that it does not need, or not yet.
 
-PyArrow imports pandas, where it is installed, the moment the first value is converted, which takes longer than a small
-job; numba imports SciPy to look at its version, and others for unused settings. Only processes that run no code of the
-user's own defer them: there frames come and go by the pandas door alone, which introduces pandas when it opens. A
-worker that is to run other code gets pandas before it starts.
+PyArrow imports pandas, if installed, when it converts the first value, which takes longer than a small job; numba
+imports SciPy to check its version, and other packages for unused settings. Only processes that run no user code defer
+them: there, all frames pass through the pandas conversion, which imports pandas on first use. A worker that will run
+user code imports pandas before it starts.
 
-Some modules are imported by many that mostly do without them. Their own code runs when the first of their names is
-asked for.
+Some modules are imported by many others that rarely use them. Their code runs when one of their names is first
+accessed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _running: list[ModuleType] = []
 
 
 class _Finder:
-    """Has packages look as if they were not installed while it is `hiding`, and numba be imported in such a moment.
+    """Makes packages look as if they were not installed while it is `hiding`, and imports numba during that time.
 
-    None in `sys.modules` would not do: compiled modules such as PyArrow's take it for the package.
+    Setting them to None in `sys.modules` does not work: compiled modules such as PyArrow's mistake it for the package.
     """
 
     hiding = True
@@ -49,7 +49,7 @@ class _Finder:
 
 
 class _HidingLoader(Loader):
-    """Runs a package while the finder is hiding others."""
+    """Executes a package while the finder is hiding others."""
 
     def __init__(self, loader: Loader, finder: _Finder) -> None:
         self._loader = loader
@@ -67,16 +67,15 @@ class _HidingLoader(Loader):
 
 
 class _OnUse(ModuleType):
-    """A module whose code runs when a name is asked for that it does not have yet.
+    """A module whose code runs when a missing name is first accessed.
 
-    The standard library's `LazyLoader` does the same, but two threads that come at once can meet a module that is half
-    there.
+    The standard library's `LazyLoader` does the same, but two concurrent threads can see a half-initialised module.
     """
 
     def __getattr__(self, name: str) -> Any:
         with _lock:
             if type(self) is _OnUse:
-                if self in _running:  # its own code asks
+                if self in _running:  # accessed by its own code
                     raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
                 assert self.__spec__ is not None
                 assert self.__spec__.loader is not None
@@ -89,15 +88,15 @@ class _OnUse(ModuleType):
         return getattr(self, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by name, because modules travel to workers with user code."""
+        """Pickle by name, because modules are sent to workers with user code."""
         return importlib.import_module, (self.__name__,)
 
 
 def defer_imports(*, kernels: bool = True) -> None:
-    """Import PyArrow and numba without what can wait.
+    """Import PyArrow and numba without the packages that can wait.
 
     Args:
-        kernels: Without, numba is imported when the first kernel is.
+        kernels: If False, numba is imported with the first kernel.
     """
     if not sys.modules.keys().isdisjoint(("pandas", "scipy", "pyarrow", "numba")):
         return

@@ -1,7 +1,7 @@
-"""Tasks as values that cross process borders: the documents as an Arrow table, everything else pickled.
+"""Tasks as values that cross process boundaries: the documents as an Arrow table, everything else pickled.
 
-The table is left to the engine, which has its own way of moving large buffers without a copy. The rest is bytes that
-only the two ends open: what lies between needs neither the classes of the user's script nor the time.
+The table is left to the engine, which has its own zero-copy transport for large buffers. The rest is bytes that only
+sender and receiver unpickle: processes in between need neither the classes of the user's script nor the time.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class PackedTask:
     Attributes:
         task_id: Its id.
         partition: The number of its partition.
-        path: The way down to it from the partition.
+        path: Its path from the root task of the partition.
         body: The task without its documents, pickled.
-        documents: The documents of a batch as a table; on the way, what the engine has put in its place.
+        documents: The documents of a batch as a table; in transit, the engine's replacement for it.
     """
 
     task_id: str
@@ -47,7 +47,7 @@ class PackedTask:
         return _SMALL + (0 if self.documents is None else int(self.documents.nbytes))
 
     def __deepcopy__(self, memo: object) -> PackedTask:
-        # Nobody changes it on Ray; Xenna copies the whole list of them.
+        # It is never changed on Ray, and Xenna copies whole lists of them.
         return self
 
     def __sizeof__(self) -> int:

@@ -1,7 +1,7 @@
 """How output leaves a worker: a whole partition at once, or pieces that are joined when the partition is complete.
 
-Both ways give the same bytes. The first is used when one segment takes a partition from reading to commit; then no
-document ever crosses a process border.
+Both produce the same bytes. The first is used when one segment processes a partition from reading to commit, so that no
+document crosses a process boundary.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from gristmill.tracking.origins import Lineage, lineage_of
 
 @dataclass(slots=True)
 class TaskEnd:
-    """The end of the way of one task: where it stood, what happened on the way, and what it left.
+    """The end of one task: its position, what happened to it, and what it produced.
 
     Attributes:
         lineage: The task's place in its partition, with its trail.
-        piece: The staged file with its rows, where there is a writer.
-        task: The task itself, where there is none.
+        piece: The staged file with its rows, if there is a writer.
+        task: The task itself, if there is no writer.
         entry: The manifest entry, when the worker has already committed the whole partition.
-        failed: The stage that gave a FailedTask: the partition is not finished, and is done again by the next run.
-        reason: Why it failed, as far as the stage said it.
+        failed: The stage that returned a FailedTask: the partition is unfinished, and the next run redoes it.
+        reason: Why it failed, if the stage said so.
     """
 
     lineage: Lineage
@@ -129,7 +129,7 @@ def commit(
     """Make the staged files the partition's output.
 
     Raises:
-        InputError: A file that it was read from is no longer what it was when the run was planned.
+        InputError: One of its input files has changed since the run was planned.
         ResumeError: Another pipeline has taken over the output.
     """
     assert settings.output is not None
@@ -137,7 +137,7 @@ def commit(
         try:
             found = os.stat(part.path)
         except (OSError, ValueError):
-            continue  # not a local file, or gone since: what was read of it is as planned
+            continue  # not a local file, or removed meanwhile: what was read of it is as planned
         if part.stamp and (found.st_size, str(found.st_mtime_ns)) != (part.size, part.stamp):
             raise InputError(
                 f"The input {part.path} was changed during the run ({part.size:,} bytes when the run was planned, now "
@@ -155,7 +155,7 @@ def commit(
             path=settings.output,
             partition=partition.id,
         )
-    if not files and folder.ending is not None:  # whoever named a file expects one, also where no document is left
+    if not files and folder.ending is not None:  # a user who names a file expects it to exist, even without documents
         files = sink.open_part(f"{settings.staging}/{partition.id}{sink.extension}").close()
     return commit_partition(
         folder,

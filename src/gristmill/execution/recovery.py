@@ -1,8 +1,8 @@
-"""What to do about a task whose worker died: try again, try alone, and in the end find the document that kills.
+"""Decides what to do about a task whose worker died: retry, retry alone, and finally find the document that kills.
 
-Pure bookkeeping, used by every executor that can tell how far a worker had come. A death proves nothing about a
-document: workers die for many reasons. Only when a task has killed several workers in which it was alone is its input
-taken apart, and only a document that kills twice when nothing else is touched is put aside.
+Pure bookkeeping, used by every executor that knows how far a worker had got. A single death proves nothing about a
+document: workers die for many reasons. The input of a task is only taken apart after the task has killed several
+workers in which it ran alone, and only a document that kills twice on its own is quarantined.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALONE_BEFORE_SEARCH = 3
 _DEATHS_OF_ONE_DOCUMENT = 2
 _PIECES = 16
 FEW = 16
-"""How many documents at a time a stage gets after it exceeded the default time limit."""
+"""Number of documents per call after a stage has exceeded the default time limit."""
 _MOST_ATTEMPTS = 400
 _MOST_DEATHS_NOWHERE = 4
 """How often a task may kill its worker without a document in progress (for example while a file is read)."""
@@ -40,9 +40,9 @@ class Hints:
     """What earlier attempts at the same task have shown, by number of the call.
 
     Attributes:
-        slices: The input of these calls is given to the stage in these pieces, to find the document that kills.
+        slices: The pieces in which these calls pass their input to the stage, to find the document that kills.
         poison: Rows that kill, with the cause; they are quarantined without being touched.
-        slow: Stages, by their index, that have exceeded the default time limit: they get a few documents at a time.
+        slow: Stages, by their index, that have exceeded the default time limit: they receive a few documents at a time.
     """
 
     slices: Mapping[int, Slices] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Attempts:
             place: Where the worker was; None if unknown.
             cause: The cause of death, as the quarantine will name it.
             was_alone: Whether the task was alone in a fresh worker.
-            certain: The document in hand is to blame without doubt (it exceeded its time limit).
+            certain: The current document is certainly the cause (it exceeded its time limit).
 
         Returns:
             Whether another attempt makes sense.
@@ -140,7 +140,7 @@ def around(lo: int, hi: int, poison: Mapping[int, str]) -> Iterator[tuple[int, i
 
 
 def by_time(start: int, stop: int, limit_s: float, most: int | None = None) -> Iterator[tuple[int, int]]:
-    """Pieces that take about a quarter of the time limit each, so that only a slow document can exceed it."""
+    """Pieces that each take about a quarter of the time limit, so that only a slow document can exceed it."""
     size = 1
     while start < stop:
         end = min(stop, start + size)

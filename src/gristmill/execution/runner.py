@@ -1,6 +1,6 @@
 """Runs the stages of one segment on tasks: the same code in the calling process, in a local worker and on Ray.
 
-A task is pushed through all stages of the segment before the next one is taken, so that a partition streams through
+A task is pushed through all stages of the segment before the next one starts, so that a partition streams through
 a fused segment batch by batch. Every call of a stage is accounted for; a call that fails is narrowed down to its
 document.
 """
@@ -47,14 +47,14 @@ class SegmentRunner:
     Args:
         segment: The stages.
         settings: The settings of the run.
-        first: Whether the segment gets the tasks of the source (it then notes the identity of every document).
-        whole_partitions: Whether the segment takes partitions from reading to commit.
-        step_log: Told about every step.
+        first: Whether the segment gets the tasks of the source (it then records the identity of every document).
+        whole_partitions: Whether the segment processes partitions from reading to commit.
+        step_log: Notified of every step.
         can_be_killed: Whether time limits are enforced from outside.
-        calls: Calls the stages, for those who must have a say in when and in which thread.
+        calls: Calls the stages, for executors that control when and in which thread that happens.
 
     Attributes:
-        call_counts: What all calls of the present `run` have come to so far.
+        call_counts: Totals of all calls of the current `run` so far.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SegmentRunner:
     # --- life of a worker ---
 
     def setup(self, metadata: WorkerMetadata) -> None:
-        """Set up every stage; on an error those already set up are torn down."""
+        """Set up every stage; after an error, those already set up are torn down."""
         for stage in self.segment.stages:
             try:
                 stage.setup(metadata)
@@ -134,9 +134,9 @@ class SegmentRunner:
         self._done_at = time.perf_counter()
 
     def _advance(self, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any] | TaskEnd]:
-        """Push tasks through the stages, depth first: a stage is asked for more once its output has moved on."""
+        """Push tasks through the stages, depth first: a stage produces more only after its output was passed on."""
         stages, sink = self.segment.stages, self.segment.sink
-        results: list[Iterator[Task[Any]]] = []  # what each stage on the way is still to give
+        results: list[Iterator[Task[Any]]] = []  # the remaining output of each stage on the path
         group = list(tasks)
         while group:
             place = len(results)
@@ -152,7 +152,7 @@ class SegmentRunner:
                 for task in live:
                     yield self._arrived(task)
             group = []
-            del task, live  # so that what has gone on can be forgotten while more is made
+            del task, live  # frees what was passed on while more is produced
             while results and not group:
                 group = list(itertools.islice(results[-1], self.segment.batch_size))
                 if not group:
@@ -207,7 +207,7 @@ class SegmentRunner:
                 if isinstance(item, FailedTask):
                     output.failed, output.reason = _failing_stage(item), item.reason
                 elif isinstance(item, DocumentBatch):
-                    # No document is in hand that could be blamed for what happens to the writer.
+                    # No current document could be blamed for a failure of the writer.
                     self.step_log.at(self._caller.calls_made, at_writer, 0, 0)
                     start = time.perf_counter()
                     size = output.append(item)
@@ -224,9 +224,9 @@ class SegmentRunner:
             return self._without_damage(with_lineage(task, fresh), error)
 
     def _without_damage(self, task: Task[Any], error: BaseException) -> TaskEnd:
-        """Do a partition again whose files turned out to be damaged after some of their documents had been written.
+        """Redo a partition whose files turned out to be damaged after some of their documents had been written.
 
-        Calls are counted on, so that hints for the first attempt are never taken for the second.
+        Call numbers continue, so that hints for the first attempt are never applied to the second.
         """
         readers = [stage for stage in self.segment.stages if isinstance(stage, ReaderStage) and not stage.checks_first]
         if not readers:
@@ -276,11 +276,11 @@ class SegmentRunner:
         index, row = 0, 0
         items: Iterator[Task[Any]] | None = None
         ready: list[Task[Any]] = []
-        # One more than is handed on, by which the last one is known as such; whoever writes whole partitions need not.
+        # One ahead of what is passed on, so that the last one can be marked; not needed when writing whole partitions.
         ahead = 1 if self.whole_partitions else 2
         while True:
             start = clock()
-            # Said again for every batch: since the last one, later stages have said where they are.
+            # Repeated for every batch: later stages have reported their positions since the last one.
             self.step_log.at(call, place, 0, 0)
             try:
                 if items is None:
@@ -320,7 +320,7 @@ class SegmentRunner:
             one.task._metadata.pop("partition", None)
             yield with_lineage(one.task, child)
             index += 1
-            del current, entry, one  # its memory is what the next one needs
+            del current, entry, one  # its memory is needed for the next one
         if not index:
             self._caller.record(stage, account(stage, enter(task), []), lineage.trail, clock() - start, 0)
             yield with_lineage(NoneTask(task.dataset_name), lineage)

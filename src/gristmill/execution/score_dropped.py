@@ -1,8 +1,8 @@
-"""Takes dropped documents through the rest of a pipeline when all scores are wanted.
+"""Passes dropped documents through the rest of a pipeline when all scores are requested.
 
-With `scores="all"` every filter scores every document, also those that an earlier stage dropped, on the text that they
-would have had by then. So thresholds can be moved later without reading a text again. Only scores come of it: no
-decision, no change and no row of the output depends on it.
+With `scores="all"` every filter scores every document, including those that an earlier stage dropped, on the text they
+would have had by then. Thresholds can then be changed later without reading any text again. This only produces scores:
+no decision, change or output row depends on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Stage = ProcessingStage[Any, Any]
 
 
 class DroppedDocuments:
-    """Documents that were dropped from a task, as they would be now. Rides with the task's lineage."""
+    """Documents that were dropped from a task, as they would be now. Part of the task's lineage."""
 
     def __init__(self, parts: list[DocumentBatch] | None = None) -> None:
         self._parts = parts or []
@@ -69,7 +69,7 @@ class DroppedDocuments:
         given = stage.outputs()[1]
         scored = [part for part in self._fresh if all(part.columns.has(name) for name in given)]
         rest = [part for part in self._fresh if all(part is not one for one in scored)]
-        # Its scores of these are noted already.
+        # Its scores for these are already recorded.
         return [*scored, *(one for part in rest for one in _through(stage, part, Trail(), keep=True))]
 
 
@@ -86,7 +86,7 @@ def _through(stage: Stage, part: DocumentBatch, trail: Trail, *, keep: bool) -> 
     if not part.num_items:
         return []
     if not stage.validate_input(part):
-        return [part]  # it lacks a column that the live ones got from a stage which these have passed by
+        return [part]  # it lacks a column that kept documents got from a stage that these skipped
     batch = part.slice(0, part.num_items)
     entry = enter(batch, all_scores=True, keeps_dropped=keep)
     try:

@@ -1,4 +1,4 @@
-"""Calls a stage on a task: accounts for every row, and narrows a call that fails down to its document."""
+"""Calls a stage on a task: accounts for every row, and narrows a failing call down to its document."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from gristmill.tracking.origins import Lineage, lineage_of, with_lineage
 Stage = ProcessingStage[Any, Any]
 
 _DEFECTS = (StageFailedError, ConservationError)
-"""Errors that no document causes: they end the run without a search for a document."""
+"""Errors that no document causes: they end the run without a search for one."""
 
 
 class StepLog(Protocol):
     """Receives the runner's position before each step; a local worker publishes it for the driver."""
 
     def at(self, call: int, stage: int, lo: int, hi: int) -> None:
-        """The rows `lo` to `hi` of the input of call number `call` are now given to stage number `stage`."""
+        """The rows `lo` to `hi` of the input of call number `call` are now passed to stage number `stage`."""
 
 
 class Calls(Protocol):
@@ -42,7 +42,7 @@ class Calls(Protocol):
         """What `method(argument)` returns or raises."""
 
     def clock(self) -> float:
-        """Seconds, excluding those in which a call waited for its turn."""
+        """Seconds, excluding those a call spent waiting for its turn."""
 
 
 class DirectCalls:
@@ -59,7 +59,7 @@ class DirectCalls:
 
 
 class OverTimeLimitError(BaseException):
-    """Raised in a stage that takes longer than `limit_s` for its documents; no exception that a stage would catch."""
+    """Raised in a stage that takes longer than `limit_s` for its documents; stages do not catch it by accident."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(limit_s)
@@ -67,20 +67,20 @@ class OverTimeLimitError(BaseException):
 
 
 def default_limit(stage: Any, limit_s: float | None) -> float | None:
-    """How long a document may take in a stage without a `time_limit_s`: the executor's limit, or a shorter default."""
+    """Time limit of a document in a stage without `time_limit_s`: the executor's limit, or a shorter default."""
     own: float | None = stage.default_time_limit_s
     return limit_s if limit_s is None or own is None else min(limit_s, own)
 
 
 class LimitedCalls(DirectCalls):
-    """As `DirectCalls`, and interrupts a stage that works on the same documents for too long.
+    """Like `DirectCalls`, but interrupts a stage that takes too long for the same documents.
 
-    A signal does that, so only Python code in the main thread is interrupted, and what looks for signals, as `re` does.
-    Stages with a GPU or a worker of their own, and those that make documents, may take any time.
+    It uses a signal, which only interrupts Python code in the main thread and code that checks for signals, such as
+    `re`. Stages with a GPU or their own worker, and those that create documents, may take any time.
 
     Attributes:
-        limit_s: How long a call may take; the first one of a stage twice as long, because it may load or compile
-            something. None: any time.
+        limit_s: Time limit of a call, doubled for the first call of a stage, which may load or compile something; None
+            for no limit.
     """
 
     limit_s: float | None = None
@@ -89,7 +89,7 @@ class LimitedCalls(DirectCalls):
     known: Collection[str] = frozenset()
 
     def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
-        """Call it; a stage that wants to end the process has failed like any other."""
+        """Make the call; a stage that tries to exit the process counts as failed."""
         stage: Any = getattr(method, "__self__", None)
         exempt = stage.needs_own_worker or stage.resources.gpus or not isinstance(argument, DocumentBatch | list)
         self._current_s = None if exempt else self.limit_s
@@ -100,7 +100,7 @@ class LimitedCalls(DirectCalls):
             self.running = True
         try:
             given = method(argument)
-            # What a generator does belongs to the call too.
+            # Work done by a generator is part of the call.
             return list(given) if self.running and isinstance(given, Iterator) else given
         except SystemExit as error:
             raise exited(error) from None
@@ -111,7 +111,7 @@ class LimitedCalls(DirectCalls):
                 self.known = {*self.known, stage.name}
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the signal; one that comes late finds nothing to interrupt."""
+        """The signal handler; a late signal finds nothing to interrupt."""
         if self.running and self._current_s is not None:
             raise OverTimeLimitError(self._current_s)
 
@@ -134,13 +134,13 @@ class StageCaller:
 
     Args:
         settings: The settings of the run.
-        step_log: Told about every step.
+        step_log: Notified of every step.
         calls: Makes the calls.
         can_be_killed: Whether time limits are enforced from outside.
 
     Attributes:
-        counts: What all calls since `begin` came to.
-        calls_made: How many calls there were since `begin`; each has a number, by which hints know it.
+        counts: Totals of all calls since `begin`.
+        calls_made: Number of calls since `begin`; hints refer to calls by number.
     """
 
     def __init__(self, settings: RunSettings, *, step_log: StepLog, calls: Calls, can_be_killed: bool) -> None:
@@ -156,9 +156,9 @@ class StageCaller:
         self._idle_s = 0.0
 
     def begin(self, hints: Hints, *, idle_s: float = 0.0) -> Trail:
-        """Count calls from zero, with what earlier attempts at the same tasks have shown; returns the new counts.
+        """Count calls from zero, with hints from earlier attempts at the same tasks; returns the new counts.
 
-        `idle_s` is how long the worker has waited for these tasks; it goes into the record of the first call.
+        `idle_s` is how long the worker waited for these tasks; it is recorded with the first call.
         """
         self._hints = hints
         self._idle_s = idle_s
@@ -167,7 +167,7 @@ class StageCaller:
         return self.counts
 
     def each(self, stage: Stage, place: int, task: DocumentBatch) -> Iterator[Task[Any]]:
-        """The results of one task, which is given to the stage in one piece where nothing speaks against it."""
+        """The results of one task, which is passed to the stage in one piece unless there is a reason to split it."""
         call = self.calls_made
         self.calls_made += 1
         limit, few = stage.time_limit_s if self.can_be_killed else None, None
@@ -186,13 +186,13 @@ class StageCaller:
         yield from _children(outputs, lineage, task)
 
     def takes_together(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> bool:
-        """Whether nothing speaks against giving these tasks to the stage in one call."""
+        """Whether these tasks can be passed to the stage in one call."""
         slow = stage.time_limit_s is not None or place in self._hints.slow or stage.name in self._slow
         careful = slow or self.settings.ignore_failures or self.calls_made in self._hints.slices
         return not careful and all(isinstance(task, DocumentBatch) for task in tasks)
 
     def many(self, stage: Stage, place: int, documents: Sequence[DocumentBatch]) -> Iterator[Task[Any]]:
-        """One call of `process_batch` for several tasks; each result is put down to the task it comes from."""
+        """One call of `process_batch` for several tasks; each result is attributed to its task."""
         call = self.calls_made
         self.calls_made += 1
         self.step_log.at(call, place, 0, sum(task.num_items for task in documents))
@@ -222,8 +222,8 @@ class StageCaller:
     # --- one call ---
 
     def _call_stage(self, stage: Stage, task: DocumentBatch) -> list[Task[Any]]:
-        """One call, accounted for; documents on which it raises are set aside, or the error names the first of them."""
-        # A stage may give the task other data before it raises; the search begins with what went in.
+        """One call, accounted for; documents on which it raises are quarantined, or the error names the first one."""
+        # A stage may change the task's data before it raises; the search begins with the original input.
         again = self.settings.ignore_failures or not (stage.fork_safe or isinstance(stage, FusedStage))
         as_it_was = task.slice(0, task.num_items) if again else task
         entry = enter(task, all_scores=self.all_scores)
@@ -248,7 +248,7 @@ class StageCaller:
         return self._account(stage, entry, exits, seconds)
 
     def _account(self, stage: Stage, entry: Entry, exits: list[Exit], seconds: float) -> list[Task[Any]]:
-        """The tasks that came out, with their rows accounted for."""
+        """The output tasks, with their rows accounted for."""
         lineage = lineage_of(entry.task)
         cost = self.record(stage, account(stage, entry, exits), lineage.trail, seconds, entry.items)
         if self.all_scores:
@@ -262,7 +262,7 @@ class StageCaller:
         return tasks
 
     def score_dropped(self, stage: Stage, lineage: Lineage) -> None:
-        """Let a stage score the documents that earlier ones dropped, if their scores are wanted."""
+        """Let a stage score the documents that earlier ones dropped, if their scores are requested."""
         if lineage.unscored is not None:
             lineage.unscored.score(stage, lineage.trail)
             lineage.unscored = lineage.unscored or None
@@ -272,7 +272,7 @@ class StageCaller:
     def _sliced(
         self, stage: Stage, place: int, call: int, task: DocumentBatch, slices: Iterable[tuple[int, int]]
     ) -> list[Task[Any]]:
-        """Give the task to the stage in pieces, telling which one is next, and put the results together again."""
+        """Pass the task to the stage in pieces, reporting which one is next, and join the results."""
         poison = self._hints.poison.get(call, {})
         outputs: list[list[Task[Any]]] = []
         for lo, hi in slices:
@@ -285,7 +285,7 @@ class StageCaller:
         return join_outputs(outputs)
 
     def _one_by_one(self, stage: Stage, task: DocumentBatch) -> list[Task[Any]]:
-        """Give documents to a stage again that took too long for them: a few at a time, then each by itself."""
+        """Retry documents that took a stage too long: a few at a time, then one by one."""
         if task.num_items == 1:
             self._quarantine(stage, task, 0, "time limit", "")
             return []
@@ -304,9 +304,9 @@ class StageCaller:
         return join_outputs([self._call_stage(stage, piece) for piece in halves])
 
     def _located(self, stage: Stage, task: DocumentBatch, error: Exception) -> StageFailedError:
-        """The error of the run, with the first row on which the stage raises, found by trying halves.
+        """The error of the run, with the first row on which the stage raises, found by bisection.
 
-        Where no row raises by itself (the stage fails on the whole), none is named.
+        If no single row raises (the stage fails only on the whole batch), none is named.
         """
         if isinstance(error, StageFailedError) or is_of_environment(error):
             return failed_stage(stage, task, error)
@@ -322,7 +322,7 @@ class StageCaller:
         return failed_stage(stage, task, found or error, row=lo if found is not None else None)
 
     def _located_among(self, stage: Stage, tasks: Sequence[DocumentBatch], error: Exception) -> StageFailedError:
-        """As `_located`, for a call with several tasks."""
+        """Like `_located`, for a call with several tasks."""
         if isinstance(error, StageFailedError):
             return error
         one_by_one = OneByOne(stage)
@@ -345,7 +345,8 @@ class StageCaller:
         return None
 
     def _quarantine(self, stage: Stage, task: DocumentBatch, row: int, cause: str, detail: str) -> None:
-        # Of a fused stage the first member: the document is kept as it was before them, and a replay begins there.
+        # For a fused stage, the first member: the document is kept as it was before all of them, and a replay begins
+        # there.
         first = stage.members[0] if isinstance(stage, FusedStage) and stage.members else stage
         counts = Trail()
         count = counts.counts[first.name]
@@ -363,7 +364,7 @@ class StageCaller:
         for name in member_names(stage):
             counts.times[name].add(spent)
             self.counts.times[name].add(spent)
-            spent = StageTime(1, 0.0, items)  # stages that run as one: the first has the time of all
+            spent = StageTime(1, 0.0, items)  # fused stages: the first one has the total time
         for name, count in counts.counts.items():
             self.counts.counts[name].add(count)
         trail.merge(counts)
@@ -373,7 +374,7 @@ class StageCaller:
 def perf_of(stage: Stage, cost: StageTime, before: Task[Any] | None = None) -> list[StagePerfStats]:
     """The records of one call, shared by all tasks that it returned.
 
-    Stages that run as one have a record each; the times and the logged figures are in the first.
+    Fused stages have a record each; the times and logged figures are in the first.
     """
     size = before.columns.nbytes / 2**20 if isinstance(before, DocumentBatch) else 0.0
     spent: list[StagePerfStats] = []
@@ -409,7 +410,7 @@ class OneByOne(FusedStage):
 
 
 def _children(outputs: Sequence[Task[Any]], lineage: Lineage, parent: Task[Any]) -> Iterator[Task[Any]]:
-    """Give the outputs of one task their lineage; one output continues it, several are numbered."""
+    """Assign lineage to the outputs of one task: a single output continues it, several are numbered."""
     if len(outputs) < 2:
         yield with_lineage(outputs[0] if outputs else NoneTask(parent.dataset_name), lineage)
         return

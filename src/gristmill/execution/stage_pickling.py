@@ -11,11 +11,11 @@ from gristmill.backends.plan import RunSettings, Segment
 from gristmill.errors import PlanningError
 
 before_loading: list[Callable[[], None]] = []
-"""Functions of the package that a worker calls before it loads the stages; they travel with them."""
+"""Functions of the package that a worker calls before it loads the stages; sent along with them."""
 
 
 class _Call:
-    """A call that is made while it is unpickled."""
+    """A call that is made during unpickling."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self.function = function
@@ -25,7 +25,7 @@ class _Call:
 
 
 class _Prepared:
-    """A value that is unpickled after some calls were made."""
+    """A value that is unpickled after some calls have been made."""
 
     def __init__(self, calls: Sequence[Callable[[], None]], value: Any) -> None:
         self.calls = tuple(map(_Call, calls))
@@ -40,7 +40,7 @@ def _value(_: Any, value: Any) -> Any:
 
 
 def pickled(segment: Segment, settings: RunSettings) -> bytes:
-    """The segment for its workers; code of the main script, closures and lambdas travel by value.
+    """The segment for its workers; code of the main script, closures and lambdas are pickled by value.
 
     Raises:
         PlanningError: Something in a stage cannot be sent; the message names it.
@@ -58,7 +58,7 @@ def _named(segment: Segment, error: Exception) -> PlanningError:
             place, value, problem = culprit
             return PlanningError(
                 f"{place[0].upper()}{place[1:]} cannot be sent to a worker process: it is a {type(value).__name__} "
-                f"({type(problem).__name__}: {problem}). Make such objects in setup(), which runs in the worker, "
+                f"({type(problem).__name__}: {problem}). Create such objects in setup(), which runs in the worker, "
                 "instead of in __init__.",
                 stage=stage.name,
                 place=place,

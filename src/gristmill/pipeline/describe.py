@@ -1,4 +1,4 @@
-"""Describes a plan and the tasks it begins with, so that a later run can tell whether they are still the same.
+"""Describes a plan and the tasks it begins with, so that a later run can detect changes.
 
 Stages are described by their class, their parameters and, for code outside this package, the code itself.
 """
@@ -33,7 +33,7 @@ def describe_plan(
 ) -> dict[str, Any]:
     """The stages (composites expanded, nothing fused) and settings that determine the output.
 
-    `variables` are those of the recipe: they determine nothing beyond the stages, but explain why those changed.
+    `variables` are those of the recipe: they have no effect beyond the stages, but explain why those changed.
     """
     described: dict[str, Any] = {
         "format": PLAN_FORMAT,
@@ -118,7 +118,7 @@ class _Digest:
 
 def _table_digest(table: pa.Table) -> str:
     digest = _Digest()
-    # In one chunk, because equal tables may be cut differently.
+    # In one chunk, because equal tables may be chunked differently.
     table = table.combine_chunks()
     with pa.ipc.new_stream(pa.PythonFile(digest, mode="w"), table.schema) as stream:
         stream.write_table(table)

@@ -41,9 +41,10 @@ class Draft:
 
 
 draft_hooks: list[Callable[[Draft], None]] = []
-"""Called with every draft, which they may change; `gristmill.compat` uses it to select one shard of the input."""
+"""Functions called with every draft, which they may change; `gristmill.compat` uses it to select one shard of the
+input."""
 default_name: Callable[[Stage], str] | None = None
-"""Names a stage whose class has no name. With it, stages that share a name are numbered; without, they are refused."""
+"""Names a stage whose class has no name. If set, stages that share a name are numbered; otherwise they are rejected."""
 
 
 def expand(stages: Sequence[Stage]) -> list[Stage]:
@@ -93,7 +94,7 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
     twice = [name for name, number in sorted(Counter(names).items()) if number > 1]
     if twice:
         raise PlanningError(
-            f"Several stages are named {', '.join(map(repr, twice))}, but reports need to tell them apart. "
+            f"Several stages are named {', '.join(map(repr, twice))}, but reports identify stages by name. "
             f"Rename one: stage.with_(name={twice[0] + '_2'!r}), in a recipe 'with: {{name: {twice[0]}_2}}'.",
             names=twice,
         )
@@ -104,7 +105,7 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
                 "To write twice, run two pipelines.",
                 stage=stage.name,
             )
-    # A shallow copy: the list of its files can be very long.
+    # A shallow copy: its list of files can be very long.
     source = copy(flat[0]) if isinstance(flat[0], SourceStage) else None
     if source is not None and has_initial_tasks:
         raise PlanningError("The pipeline has a reader and was also given initial_tasks; use one of the two.")

@@ -1,4 +1,4 @@
-"""Describes the values in a plan and the user code behind them, so that a later run can tell when they changed.
+"""Describes the values in a plan and the user code behind them, so that a later run can detect changes.
 
 Code is compared by its source: a function by its syntax tree, without comments, docstrings and annotations, so that
 neither formatting nor another Python version counts as a change. This includes what it uses: functions, classes and
@@ -316,7 +316,7 @@ def _globals_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 @functools.lru_cache(4096)
 def _names_in(code: types.CodeType, *instructions: str) -> set[str]:
-    """The names on which some code, also inside its functions, uses one of these instructions; none means any."""
+    """The names on which some code, including nested functions, uses one of these instructions; none means any."""
     if not instructions:
         found = set(code.co_names)
     else:

@@ -206,7 +206,7 @@ def _count_source(stage: Stage, exits: Sequence[Exit], trail: Trail) -> None:
     counts.created += counts.rows_out + len(trail.quarantine)
     for record in trail.quarantine:
         counts.quarantined[record.cause] = counts.quarantined.get(record.cause, 0) + 1
-    for decision in trail.decisions:  # of a reader that extracts as it reads
+    for decision in trail.decisions:  # from a reader that extracts while reading
         decision.stage = stage.name
         counts.created += len(decision.rows)
         counts.dropped[decision.reason] = counts.dropped.get(decision.reason, 0) + len(decision.rows)
@@ -313,7 +313,7 @@ def _wrong_result(stage: Stage, found: Any, method: str, inside: str) -> StageRe
     if hasattr(found, "columns") or hasattr(found, "schema"):
         hint = "Wrap the data: return DocumentBatch(data=…)."
     return StageResultError(
-        f"Stage {stage.name!r} returned {returned} from {method}(); allowed is {allowed}. {hint} This is a bug "
+        f"Stage {stage.name!r} returned {returned} from {method}(); it must return {allowed}. {hint} This is a bug "
         "in the stage; --ignore-failures does not apply. Committed output is intact: correct the stage and run the "
         "same command again to resume.",
         stage=stage.name,

@@ -68,7 +68,7 @@ def _distribute(entries: Sequence[Entry], task: DocumentBatch, found: list[list[
             continue
         positions = matched[mine]
         positions = np.where(positions >= 0, positions - (ends[nth] - entry.items), -1)
-        # Which part of the result a record speaks of is not known, so records about it are not shared out.
+        # It is unknown which part of the result a record refers to, so its records are not distributed.
         part = DocumentBatch(task.dataset_name, table.take(pa.array(mine)))
         found[place].append(Exit(rebuilt(entry, part, part.columns.table(), positions), positions))
 
@@ -104,7 +104,7 @@ def concat_batches(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
 def join_outputs(pieces: Sequence[Sequence[Task[Any]]]) -> list[Task[Any]]:
     """The results for the pieces of one task, joined as if the stage had processed the whole.
 
-    If a stage yields several tasks per piece, they stay separate: the first ones are joined, the second ones, …
+    If a stage yields several tasks per piece, they stay separate: the first ones are joined, then the second ones, …
     """
     filled = [list(piece) for piece in pieces if piece]
     sizes = {len(piece) for piece in filled}

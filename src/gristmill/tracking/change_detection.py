@@ -1,7 +1,7 @@
 """Detects what a stage changed in documents, unless the stage records that itself.
 
 Built-in modifiers record their changes. User code just returns other values: its texts are compared with the input, so
-that `why` can tell which stage changed a document, and no stage is wrongly reported as having no effect.
+that `why` can show which stage changed a document, and no stage is wrongly reported as having no effect.
 
 An unchanged record must be written with its original bytes, even if user code converts columns to frames and back. So
 the output is rebuilt from the input: every returned value is compared with the original, and only real changes are
@@ -111,7 +111,7 @@ def differing_rows(values: Array, before: Array) -> Mask:
     both_null = pc.and_(new.is_null(), old.is_null())
     try:
         if _family(new.type) != _family(old.type):
-            raise pa.ArrowInvalid("another kind of value, even where it can be cast")
+            raise pa.ArrowInvalid("another type of value, even if it can be cast")
         same = pc.fill_null(pc.equal(new.cast(_plain_type(old.type)), old.cast(_plain_type(old.type))), False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return ~np.asarray(both_null.to_numpy(zero_copy_only=False), bool)
@@ -171,7 +171,7 @@ def rebuild(before: Columns, after: pa.Table, positions: Indices) -> Columns:
 def _differing(before: RecordColumns, positions: pa.Array | None, field: pa.Field, values: Array) -> Mask:
     """True where `values` differ from the column as shown to user code, in the rows at `positions` (None for all)."""
     is_json = is_json_field(field) and before.is_json(field.name)
-    # Taken from the whole column: the rows that are left need not show the type that went out.
+    # Taken from the whole column: the remaining rows may not reveal the type that user code received.
     old = before.column(field.name) if is_json else before.table([field.name]).column(0)
     old = old if positions is None else old.take(positions)
     return _differing_json(one_chunk(values), one_chunk(old)) if is_json else differing_rows(values, old)

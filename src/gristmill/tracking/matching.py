@@ -41,11 +41,12 @@ def match_rows(before: Columns, after: pa.Table) -> Indices:
         if stable and len(stable) < len(every):
             rest = positions[open_rows]
             _fill(rest, _combined(old, stable), _combined(new, stable)[open_rows], interchangeable=False)
-            # A row that came out whole is not also the origin of another that only resembles it.
+            # A row that was matched completely is not also the origin of another one that only resembles it.
             rest[np.isin(rest, positions[positions >= 0])] = -1
             claims = rest[rest >= 0]
             if before.num_rows > 1 and len(claims) > 1 and len(np.unique(claims)) == 1:
-                # Everything seems to come from one row: a column was filled with a constant that happens to be there.
+                # Everything seems to come from one row: a column was filled with a constant that happens to occur
+                # there.
                 rest[:] = -1
             positions[open_rows] = rest
     return positions

@@ -1,8 +1,8 @@
-"""How many workers a segment gets and what each of them holds, and whether that fits the cluster at all.
+"""Computes the number of workers per segment and their resources, and checks that they fit the cluster.
 
-Processors are booked so that the whole plan fits at once. GPUs and what nodes offer by name are given exactly as asked,
-so a plan that asks for too much of them is refused before it runs: Ray itself would wait forever, since the missing
-node could still join.
+CPUs are scaled down so that the whole plan fits at once. GPUs and custom resources are reserved exactly as requested,
+so a plan that requests too many is rejected before it runs: Ray itself would wait forever, since the missing node could
+still join.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LEAST_CPUS = 0.01
 _LEAST_GPUS = 0.0001
 _TINY = 1e-6
 _STEP = 0.95
-"""How much smaller shares become from try to try, where their sum fits but their sizes do not."""
+"""Factor by which shares shrink per attempt when their sum fits but the individual workers do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the workers of one segment hold.
+    """The resources of the workers of one segment.
 
     Attributes:
         cpus: CPU cores per worker.
@@ -60,8 +60,8 @@ class Demand:
 def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tuple[list[Share], str | None]:
     """The shares of all segments, and a line that explains what had to be scaled, if anything.
 
-    Workers that stay must all find a place at once, beside one task of the other segments; where they do not, every
-    worker is booked with a smaller share of the processors, in proportion. So nothing waits forever.
+    All long-lived workers must fit at the same time, along with one task of each other segment. If they do not, every
+    worker reserves a proportionally smaller share of the CPUs, so that nothing waits forever.
 
     Args:
         demands: The requests of the segments.
@@ -78,16 +78,16 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     if passing:
         asked.append(passing)
     total = sum(nodes)
-    # Without its largest node the cluster must still hold one worker of each segment: if a node is lost, a worker that
-    # stays could otherwise take the last processor, and the others would wait for it forever. Where the other nodes
-    # are too small for some worker anyway, nothing is kept back: the run is then planned anew after a loss.
+    # Without its largest node the cluster must still fit one worker of each segment: after the loss of a node, a
+    # long-lived worker could otherwise take the last CPU and the others would wait for it forever. If the other nodes
+    # are too small for some worker anyway, nothing is held back: the run is then planned again after a loss.
     single = [demand.segment.resources.cpus for demand in demands if demand.stays] + ([passing] if passing else [])
     rest = sorted(nodes)[:-1]
     if max(rest, default=0.0) < max(single, default=0.0):
         rest = []
     scale = min(1.0, total / sum(asked)) if sum(asked) else 1.0
     held = sum(asked) - passing
-    # Ray places workers where it likes. However it does, some node must have room for a task that passes.
+    # Ray chooses where to place workers. Wherever it does, some node must have room for a short-lived task.
     if passing and held:
         scale = min(scale, total / (held + passing * sum(cpus > 0 for cpus in nodes)))
     while scale > 1e-4 and not (
@@ -98,7 +98,7 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     note = None
     if scale < 1:
         note = (
-            f"The workers of this plan ask for {sum(asked):g} CPUs at once and there are {total:g} on {len(nodes)} "
+            f"The workers of this plan request {sum(asked):g} CPUs at once and there are {total:g} on {len(nodes)} "
             f"node(s){', one of which may be lost' if rest else ''}: each reserves {scale:.0%} of its request, and "
             "they share the CPUs."
         )
@@ -114,7 +114,7 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
 
 
 def packs(requests: Sequence[float], nodes: Sequence[float]) -> bool:
-    """Whether workers of these sizes find a place on these nodes, the largest being placed first."""
+    """Whether workers of these sizes fit on these nodes, placing the largest first."""
     free = list(nodes)
     for request in sorted(requests, reverse=True):
         place = next((index for index, room in enumerate(free) if room + 1e-9 >= request), None)
@@ -131,23 +131,23 @@ def _most(cpus_each: float, gpus_each: float, cpus: float, gpus: float) -> int:
 
 
 def _scaled(cpus: float, scale: float) -> float:
-    """The share that is booked, but never nothing."""
+    """The share to reserve, never zero."""
     return max(_LEAST_CPUS, _countable(cpus * scale)) if cpus else 0.0
 
 
 def _countable(amount: float) -> float:
-    """The amount rounded down to what Ray can count: rounded up, six workers of a sixth would not fit one device."""
+    """The amount rounded down to Ray's resolution: rounded up, six workers of a sixth would not fit one device."""
     return int(amount * 10_000 + 1e-6) / 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What each worker of a segment holds, and how many of them there must be at once.
+    """The resources of each worker of a segment, and the minimum number of concurrent workers.
 
     Attributes:
         name: The stages of the segment.
-        cpus: Processors.
-        gpus: GPUs, or a share of one.
+        cpus: CPU cores.
+        gpus: GPUs, or a fraction of one.
         others: Custom resources by name, including memory in bytes.
         workers: Minimum number of workers.
     """
@@ -159,7 +159,7 @@ class Request:
     workers: int = 1
 
     def words(self) -> str:
-        """The request as a user reads it."""
+        """The request in words, for messages."""
         parts = [f"{self.cpus:g} CPUs"]
         if self.gpus:
             parts.append(f"{self.gpus:g} GPUs")
@@ -168,7 +168,7 @@ class Request:
 
 
 def check(requests: Sequence[Request], nodes: Sequence[Node], *, at_once: bool) -> None:
-    """Reject a plan whose workers find no place.
+    """Reject a plan whose workers do not fit on the nodes.
 
     Args:
         requests: One for each segment.
@@ -181,13 +181,13 @@ def check(requests: Sequence[Request], nodes: Sequence[Node], *, at_once: bool) 
     Example:
         >>> check([Request("embed", 1.0, 2.0)], [Node("a", 8.0, 1.0)], at_once=True)
         Traceback (most recent call last):
-        gristmill.errors.ResourcesError: embed: a worker asks for 1 CPUs, 2 GPUs, and no node ...
+        gristmill.errors.ResourcesError: embed: a worker requests 1 CPUs, 2 GPUs, and no node ...
     """
     for request in requests:
         if not any(_holds(node, request) for node in nodes):
             found = "; ".join(sorted({_offer(node, request) for node in nodes}))
             raise ResourcesError(
-                f"{request.name}: a worker asks for {request.words()}, but no node of the cluster has all of it. The "
+                f"{request.name}: a worker requests {request.words()}, but no node of the cluster has all of it. The "
                 f"nodes have {found}. Request less, or add such a node before the run.",
                 stage=request.name,
                 nodes=len(nodes),
@@ -215,15 +215,15 @@ def _check_devices(group: Sequence[Request], nodes: Sequence[Node], *, together:
 
 
 def place_on_devices(wanted: Sequence[float], devices: Sequence[int]) -> bool:
-    """Whether workers with these numbers or shares of GPUs fit on nodes with these numbers of devices.
+    """Whether workers with these GPU requests fit on nodes with these numbers of devices.
 
-    A share lies on one device; whole devices lie on one node.
+    A fraction must come from a single device, and whole devices from a single node.
     """
     free = [[1.0] * count for count in devices]
     for request in sorted(wanted, reverse=True):
         for node in free:
             each = min(1.0, request)
-            # The fullest devices on which it fits first, so that whole ones stay whole.
+            # Try the fullest devices first, so that unused devices stay whole.
             fitting = sorted((room, index) for index, room in enumerate(node) if room + _TINY >= each)
             if fitting and len(fitting) >= request:
                 for _, index in fitting[: max(1, int(request))]:

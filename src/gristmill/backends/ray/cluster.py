@@ -1,4 +1,4 @@
-"""Finds or starts a Ray cluster, says what it has, and ends it as it was found."""
+"""Finds or starts a Ray cluster, reports its resources, and leaves it as it was found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gristmill.observe.memory import cpu_count, gpu_memory_gb
 _LOGGERS = ("ray", "ray.data", "ray.util", "ray._private")
 _ANSWER_S = 60.0
 _gpu_memory: dict[frozenset[str], float] = {}
-"""Answers by the ids of the nodes; the GPUs of a running node do not change."""
+"""Cached answers by node ids; the GPUs of a running node do not change."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ClusterConfig:
         num_cpus: Number of CPU cores of a cluster started here; None for all.
         num_gpus: Number of GPUs of a cluster started here; None for all.
         object_store_memory: Size of the object store of a cluster started here, in bytes.
-        gpu_memory_gb: Memory of one GPU, used to convert `Resources(gpu_memory_gb=…)` into a share; None for that of
+        gpu_memory_gb: Memory of one GPU, used to convert `Resources(gpu_memory_gb=…)` into a fraction; None for that of
             the smallest device on the nodes.
         runtime_env: The runtime environment of the workers.
         log_to_driver: Show the output of workers.
@@ -109,7 +109,7 @@ class Cluster:
 
     @property
     def cpus(self) -> float:
-        """The processors of all nodes."""
+        """The CPU cores of all nodes."""
         return sum(node.cpus for node in self.nodes)
 
     @property
@@ -118,7 +118,7 @@ class Cluster:
         return sum(node.gpus for node in self.nodes)
 
     def without(self, cpus: float, gpus: float) -> Cluster:
-        """The cluster with fewer processors and GPUs, taken from its first nodes."""
+        """The cluster with fewer CPU cores and GPUs, taken from its first nodes."""
         nodes = []
         for node in self.nodes:
             fewer_cpus, fewer_gpus = min(cpus, node.cpus), min(gpus, node.gpus)
@@ -133,15 +133,15 @@ def connected(
 ) -> Iterator[Cluster]:
     """A connection to a cluster: the one this process already has, the one at the address, or one started here.
 
-    A connection that the caller had stays; one that was made here is closed at the end, and a cluster that was
-    started here ends with it.
+    The caller's own connection stays open; a connection made here is closed at the end, and a cluster started here is
+    shut down with it.
 
     Args:
         config: How to reach the cluster.
         ignore_head_node: Exclude the head node.
         environment: Environment variables for the processes of a cluster that is started here.
     """
-    # Only errors of Ray's own loggers are shown: what went wrong is told by our own errors.
+    # Show only errors from Ray's own loggers: our own errors explain what went wrong.
     for logger in map(logging.getLogger, _LOGGERS):
         if logger.level in (logging.NOTSET, logging.INFO, logging.WARNING):
             logger.setLevel(logging.ERROR)
@@ -184,9 +184,9 @@ def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capaci
 
 
 def _memory_on_nodes_gb(cluster: Cluster) -> float:
-    """The memory of the smallest GPU on the nodes, so that a share of any of them is enough.
+    """The memory of the smallest GPU on the nodes, so that a fraction of any of them is enough.
 
-    The driver's own machine often has no GPU, or another one: the nodes are asked.
+    Queries the nodes, since the driver's own machine often has no GPU or a different one.
     """
     wanted = frozenset(node.id for node in cluster.nodes if node.gpus)
     if not wanted:
@@ -232,7 +232,7 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
         return
     options.update(
         num_cpus=config.num_cpus,
-        # Ray itself takes -1 for a device.
+        # Ray itself treats -1 as a device.
         num_gpus=0 if config.num_gpus is None and not gpu_names() else config.num_gpus,
         object_store_memory=config.object_store_memory,
         include_dashboard=importlib.util.find_spec("aiohttp_cors") is not None,
@@ -242,7 +242,7 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
             ray_internals.start_local_cluster(short_temp_dir(), **options)
         except Exception as error:
             ray.shutdown()
-            # Ray raises Exception itself when its processes are not up within half a minute.
+            # Ray raises a bare Exception when its processes are not up within half a minute.
             raise WorkerError(
                 f"Ray could not be started on this machine: {error} Try again when the machine is less busy, or start "
                 "a cluster with `ray start --head` and set RAY_ADDRESS=auto.",
@@ -255,7 +255,7 @@ def _check_sendable(config: ClusterConfig) -> None:
     for name in ("working_dir", "py_modules", "excludes"):
         if name in (config.runtime_env or {}):
             raise UsageError(
-                f"runtime_env holds {name!r}, which Ray sends when a process connects, but this process is already "
+                f"runtime_env contains {name!r}, which Ray sends when a process connects, but this process is already "
                 "connected. Pass it to your own ray.init(runtime_env=...), or let the executor connect.",
                 key=name,
             )
@@ -266,9 +266,9 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
     reason = words[0].rstrip(".") if words else type(error).__name__
     return WorkerError(
         f"The Ray cluster at {address!r} cannot be used: {reason}. Check that it is running (`ray status`), that this "
-        f"machine is one of its nodes, and that it has the version of this process, {ray.__version__}. A cluster that "
-        "was started with `ray start` may ask for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token "
-        "from the cluster's administrator (`ray get-auth-token` prints it on the head node).",
+        f"machine is one of its nodes, and that it runs the same Ray version as this process, {ray.__version__}. A "
+        "cluster that was started with `ray start` may require a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to "
+        "the token from the cluster's administrator (`ray get-auth-token` prints it on the head node).",
         address=address,
     )
 
@@ -291,7 +291,7 @@ def _look(*, ignore_head_node: bool, connected_before: bool) -> Cluster:
         else:
             nodes.append(node)
     if not nodes:
-        raise WorkerError("The Ray cluster has no node besides its head, and ignore_head_node is set.")
+        raise WorkerError("The Ray cluster has no node other than its head, and ignore_head_node is set.")
     return Cluster(tuple(nodes), ray_internals.dashboard_url(), connected_before, ignore_head_node, avoided)
 
 

@@ -1,6 +1,6 @@
 """The coordinator of a run: a small actor that keeps what dying workers can no longer report.
 
-It knows which tasks killed their workers and how far those had come, which nodes are set up, and which workers exist.
+It knows which tasks killed their workers and how far they had got, which nodes are set up, and which workers exist.
 Workers contact it only when something has gone wrong, when they start and when they end.
 """
 
@@ -32,7 +32,7 @@ class _TaskState:
 
 @dataclass(slots=True)
 class _WorkerState:
-    """A worker that has started and not ended."""
+    """A worker that has started and not yet ended."""
 
     number: int
     segment: int
@@ -41,7 +41,7 @@ class _WorkerState:
 
 
 class Drained(NamedTuple):
-    """The coordinator's reports to the driver: events, errors, and workers that have not ended or have grown."""
+    """The coordinator's reports to the driver: events, errors, and workers that are still running or have grown."""
 
     events: list[WorkerStarted | WorkerStopped]
     problems: list[GristmillError]
@@ -67,7 +67,7 @@ class Coordinator:
     # --- tasks ---
 
     def start_task(self, key: str) -> Hints | GristmillError:
-        """Start the task `key` alone in a worker; returns what is known about it, or the error that ends the run.
+        """Start the task `key` alone in a worker. Returns what is known about it, or the error that ends the run.
 
         A task that is started again without having finished has killed its worker.
         """
@@ -79,15 +79,15 @@ class Coordinator:
         task.running, task.place, task.overdue = True, None, False
         if task.hopeless:
             return WorkerError(
-                f"{key} has killed its worker {task.attempts.deaths} times, and no single document could be found to "
-                "be the cause. Committed output is intact; remove the cause and run the same command again to resume.",
+                f"{key} has killed its worker {task.attempts.deaths} times, and no single document could be identified "
+                "as the cause. Committed output is intact; remove the cause and run the same command again to resume.",
                 task=key,
                 cause=_DIED,
             )
         return task.attempts.hints
 
     def report_place(self, key: str, place: Place) -> None:
-        """The worker that has `key` is now at `place`."""
+        """The worker that runs `key` is now at `place`."""
         self._tasks.setdefault(key, _TaskState()).place = place
 
     def report_overdue(self, key: str, place: Place) -> None:
@@ -136,7 +136,7 @@ class Coordinator:
         return number
 
     def worker_ended(self, worker: str, cause: str, problem: GristmillError | None) -> None:
-        """A worker has torn down and ends."""
+        """A worker has torn down and is about to exit."""
         if problem is not None:
             self._problems.append(problem)
         self._remove(worker, cause, expected=True)

@@ -27,9 +27,9 @@ from gristmill.observe.events import Notice
 
 _POLL_S = 1.0
 _TEARDOWN_S = 30.0
-"""How long the end of a run waits for workers to tear down."""
+"""How long to wait for workers to tear down at the end of a run."""
 _ABANDON_S = 5.0
-"""How long an attempt that was given up waits for them."""
+"""How long to wait for them after an attempt was abandoned."""
 
 _LOSSES = (
     ray.exceptions.RayActorError,
@@ -61,7 +61,7 @@ class RayRun:
     """One run: the configuration of its workers, their reports, and the cluster.
 
     Attributes:
-        all_stay: Whether every segment keeps its workers, including stateless ones.
+        all_stay: Whether every segment keeps its workers, even stateless ones.
         grown_workers: The ids of actors whose memory has grown so much that they should be replaced.
         sampler: Receives what workers report to the coordinator about themselves.
     """
@@ -100,7 +100,7 @@ class RayRun:
         )
 
     def stays(self, segment: Segment) -> bool:
-        """Whether workers of the segment are kept: they have a setup, hold a model, or were requested by number."""
+        """Whether workers of the segment are long-lived: they have a setup, hold a model, or a number was requested."""
         spec = self.specs[segment.index].ray
         hooks = ("setup", "teardown", "setup_on_node")
         if self.all_stay or any(overrides(stage, hook) for stage in segment.stages for hook in hooks):
@@ -111,7 +111,7 @@ class RayRun:
         return held or spec.min_workers is not None
 
     def fixed_workers(self, segment: Segment) -> int | None:
-        """The number of workers that the stages ask for, over the whole cluster."""
+        """The number of workers that the stages request on the whole cluster."""
         per_node = self.specs[segment.index].xenna.num_workers_per_node
         if segment.workers is not None or per_node is None:
             return segment.workers
@@ -156,12 +156,12 @@ class RayRun:
         self.work.events.emit(Notice(message, level))
 
     def poll(self) -> None:
-        """Fetch the coordinator's news, unless that was done a moment ago."""
+        """Poll the coordinator, unless that was done a moment ago."""
         if time.monotonic() - self._polled_at > _POLL_S:
             self._poll()
 
     def _poll(self) -> int:
-        """Fetch the coordinator's news; returns the number of workers that have not ended."""
+        """Poll the coordinator; returns the number of workers that are still running."""
         told = ray.get(self.coordinator.drain.remote())
         self.grown_workers.update(told.grown)
         if self.sampler is not None:
@@ -175,7 +175,7 @@ class RayRun:
 
     @contextlib.contextmanager
     def delivery(self, queues: Queues | None = None) -> Iterator[Delivery]:
-        """What takes the reports of workers; `queues` as for the `Sampler`."""
+        """The receiver of worker reports; `queues` as for the `Sampler`."""
         with contextlib.closing(Delivery(self.work, queues)) as delivery:
             self.sampler = delivery.sampler
             try:
@@ -184,7 +184,7 @@ class RayRun:
                 self.sampler = None
 
     def workers(self) -> dict[str, Any]:
-        """The workers that have started and not ended, with their handles."""
+        """The workers that are still running, with their handles."""
         return dict(ray.get(self.coordinator.workers.remote()))
 
     def lost_nodes(self) -> frozenset[str]:
@@ -236,7 +236,7 @@ class RayRun:
 def coordinated_run(
     plan: ExecutionPlan, work: Work, cluster: Cluster, default_lifetime_m: float | None
 ) -> Iterator[RayRun]:
-    """A run with its coordinator, which is stopped with it; workers are replaced after `default_lifetime_m` minutes."""
+    """A run with its coordinator, which stops with it; workers are replaced after `default_lifetime_m` minutes."""
     handle = ray.remote(Coordinator).options(max_restarts=-1, max_task_retries=-1, **beside_driver()).remote()
     try:
         run = RayRun(plan, work, cluster, handle, default_lifetime_m)
@@ -254,7 +254,7 @@ def beside_driver() -> dict[str, Any]:
 
 
 class Delivery:
-    """Passes the reports of workers to `work`; ends of tasks that ran twice after a loss are counted once.
+    """Passes the reports of workers to `work`; tasks that ran twice after a loss are counted once.
 
     Repeating a task produces the same ends, because task ids, rows and decisions depend only on the input.
     """
@@ -268,7 +268,7 @@ class Delivery:
         """Deliver the content of the report.
 
         Raises:
-            GristmillError: The error that the report brings.
+            GristmillError: The error in the report.
         """
         for end, packed in report.ends:
             partition, order = end.lineage.partition, end.lineage.order
@@ -285,5 +285,5 @@ class Delivery:
             raise report.error
 
     def close(self) -> None:
-        """Close: nothing more will arrive."""
+        """Close the receiver: nothing more will arrive."""
         self.sampler.close()

@@ -1,7 +1,7 @@
 """Every use of private or undocumented parts of Ray. The rest of the package uses its public API only.
 
 Each entry says why the public API is not enough. All of them were checked with the versions in `CHECKED_VERSIONS`;
-their tests fail when Ray no longer has a part, or offers the same in public.
+their tests fail when Ray removes a part, or offers the same publicly.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import ray
 CHECKED_VERSIONS = ("2.60",)
 
 HEAD_RESOURCE = "node:__internal_head__"
-"""What only the head offers among its resources: `ray.nodes()` does not say which node is the head."""
+"""A resource that only the head node has: `ray.nodes()` does not say which node is the head."""
 
 START_COMMAND = (sys.executable, "-m", "ray.scripts.scripts", "start")
-"""The command `ray start` of this very environment: the program `ray` on the path may belong to another one."""
+"""The command `ray start` of this environment: the `ray` on the PATH may belong to another one."""
 
 STARTED_MESSAGE = "This command will now block"
-"""What `ray start --block` prints once the cluster is up: no exit code tells, since it does not end."""
+"""What `ray start --block` prints once the cluster is up: it does not exit, so there is no exit code to check."""
 
 USAGE_VARIABLES = {"RAY_DATA_USAGE_DISABLED": "1"}
-"""Without it, Ray Data starts one more process on every cluster for figures about its own use."""
+"""Without it, Ray Data starts another process on every cluster for its own usage statistics."""
 
 DATA_SETTINGS = {"_max_num_blocks_in_streaming_gen_buffer": 16}
-"""Blocks of a worker that may wait for Ray's loop, which takes them ten times per second: with Ray's own limit of two,
-a worker makes at most 20 batches per second."""
+"""Blocks of a worker that may wait for Ray's loop, which collects them ten times per second: with Ray's own limit of
+two, a worker produces at most 20 batches per second."""
 
 MOST_CALLS = 1_000_000_000
-"""Calls after which a process for tasks ends; never reached, unless `leave_after_call` says so."""
+"""Calls after which a task process exits; never reached, unless `leave_after_call` forces it."""
 
 _input_queues: dict[str, tuple[int, int]] = {}
 """Blocks and bytes that wait before each operator of the dataset that runs in this process."""
 _hidden: set[str] = set()
-"""How lines begin that are not printed."""
+"""Prefixes of lines that are not printed."""
 
 
 def start_local_cluster(temp_dir: str, **options: Any) -> None:
@@ -48,7 +48,7 @@ def start_local_cluster(temp_dir: str, **options: Any) -> None:
 
 
 def dashboard_url() -> str | None:
-    """Where the dashboard is: `ray.init` returns it, but the connection may be the caller's own."""
+    """URL of the dashboard: `ray.init` returns it, but the connection may be the caller's own."""
     node = ray._private.worker.global_worker.node
     address = None if node is None else node.address_info.get("webui_url")
     return f"http://{address}" if address else None
@@ -61,9 +61,10 @@ def reread_authentication() -> None:
 
 
 def leave_after_call() -> None:
-    """Let Ray end this process after the present call of a task whose `max_calls` is `MOST_CALLS`.
+    """Let Ray end this process after the current call of a task whose `max_calls` is `MOST_CALLS`.
 
-    Ray counts calls and ends processes itself. It has no public way to end one earlier, and reports any other end.
+    Ray counts calls and ends processes itself. It has no public way to end one earlier, and reports any other exit as a
+    failure.
     """
     counters = ray._private.worker.global_worker.function_actor_manager._num_task_executions
     for function in counters:
@@ -71,10 +72,10 @@ def leave_after_call() -> None:
 
 
 def hide_retries(operator: str) -> None:
-    """Keep Ray from printing that calls of the actors of an operator failed and are made again, from now on.
+    """Stop Ray from printing that calls of an operator's actors failed and are retried.
 
-    They do whenever a worker is replaced as planned, and Ray has no setting for it. It still prints that a worker died,
-    and what is lost in a run is told by its own notices.
+    That happens whenever a worker is replaced as planned, and Ray has no setting for it. Ray still prints that a worker
+    died, and the run reports losses itself.
     """
     original = ray._private.worker.print_to_stdstream
     if not _hidden:
@@ -94,10 +95,10 @@ def task_attempt() -> int:
 
 
 class InputQueues:
-    """What waits before each operator, by the names of their functions; Ray Data has metrics of it, but no API.
+    """What is queued before each operator, by the names of their functions; Ray Data has metrics for it, but no API.
 
-    Ray Data asks its backpressure policies before it starts a task, and ours looks at the queue then. Where a user has
-    chosen other policies, nothing is known.
+    Ray Data consults its backpressure policies before it starts a task, and ours looks at the queue then. If the user
+    has chosen other policies, nothing is known.
     """
 
     def __init__(self, operators: list[str]) -> None:
@@ -111,9 +112,9 @@ class InputQueues:
 
 @functools.cache
 def idle_cpu_policies() -> tuple[str, list[Any]]:
-    """The setting of a `DataContext` for backpressure policies, and Ray Data's own ones with one of them extended.
+    """The setting of a `DataContext` for backpressure policies: Ray Data's own ones, with one of them extended.
 
-    Ray Data divides the CPUs among the operators of a dataset, used or not: of four CPUs and three operators, the one
+    Ray Data divides the CPUs among the operators of a dataset, used or not: with four CPUs and three operators, the one
     that has all the work gets one. Its limits on memory are left as they are.
     """
     from ray.data._internal.execution import backpressure_policy as policies
@@ -122,7 +123,7 @@ def idle_cpu_policies() -> tuple[str, list[Any]]:
     class IdleCpuPolicy(policies.ResourceBudgetBackpressurePolicy):  # type: ignore[misc]
         """Ray Data's own rule about resources, but a task that lacks only CPUs may use idle ones.
 
-        Tasks soon end and return them, so that waits are short; what actors hold is not touched.
+        Tasks soon finish and return them, so waits are short; what actors hold is not touched.
         """
 
         def can_add_input(self, op: Any) -> bool:

@@ -21,10 +21,10 @@ class RayStageSpec:
     """The keys of `ray_stage_spec`.
 
     Attributes:
-        is_actor_stage: Keep workers between tasks, even if the stage sets nothing up.
+        is_actor_stage: Keep workers between tasks, even if the stage has no setup.
         is_fanout_stage: The stage returns several tasks for one; accepted, but not needed.
         is_raft_actor: Accepted for compatibility, like `is_lsh_stage` and `is_shuffle_stage`; not used.
-        max_calls_per_worker: Calls after which a worker that holds nothing is replaced.
+        max_calls_per_worker: Calls after which a stateless worker is replaced.
         min_workers: Minimum number of workers.
         max_workers: Maximum number of workers.
         initial_workers: Initial number of workers.
@@ -52,10 +52,11 @@ class XennaStageSpec:
     Attributes:
         num_workers_per_node: A fixed number of workers on every node.
         num_setup_attempts_python: Maximum number of attempts of `setup`.
-        num_run_attempts_python: Number of attempts of a call; instead of retrying, failures are narrowed down.
+        num_run_attempts_python: Number of attempts of a call; accepted, but instead of retrying, failures are narrowed
+            down.
         ignore_failures: Quarantine documents on which the stage raises.
-        reset_workers_on_failure: Accepted; a worker whose stage raised holds no half-done state here.
-        slots_per_actor: Number of tasks that a worker has at once; the next one is fetched while it works.
+        reset_workers_on_failure: Accepted; a worker whose stage raised keeps no partial state here.
+        slots_per_actor: Number of tasks assigned to a worker at once; the next one is fetched while it works.
         worker_max_lifetime_m: Minutes after which a worker is replaced; 0 for never.
         worker_restart_interval_m: Minimum minutes between two replacements; None for one.
         max_setup_failure_percentage: Fraction of workers whose setup may fail.
@@ -89,7 +90,7 @@ class SegmentSpec:
 
 
 def segment_spec(segment: Segment) -> SegmentSpec:
-    """The settings of all stages of `segment`; where several say something, the largest or the first one counts.
+    """The settings of all stages of `segment`; if several set the same key, the largest or first value wins.
 
     Raises:
         UnknownNameError: A key is unknown.
@@ -118,7 +119,7 @@ def shown_name(segment: Segment) -> str:
 
 
 def max_growth_bytes(spec: SegmentSpec, default_m: float | None) -> int | None:
-    """By how much a worker of the segment may grow before it is replaced; None where none is ever replaced."""
+    """How much a worker of the segment may grow before it is replaced; None if workers are never replaced."""
     return None if _minutes(spec, default_m) == 0 else MOST_GROWTH_BYTES
 
 

@@ -15,10 +15,10 @@ from gristmill.observe.events import Event, EventStream, Sample, WorkerStopped
 
 _SAMPLE_S = 1.0
 _SILENT_S = 60.0
-"""Seconds without a report after which a process that holds nothing is considered ended."""
+"""Seconds without a report after which a stateless process is considered ended."""
 
 Queues: TypeAlias = Callable[[], tuple[Sequence[int], Sequence[int]]]
-"""Yields the tasks and the bytes that wait before each segment."""
+"""Yields the tasks and bytes queued before each segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class WorkerUsage:
         segment: Number of its segment.
         memory: Its memory in bytes, including child processes; 0 if not measured.
         idle_s: Seconds without work.
-        blocked_s: Seconds spent waiting for a result to be taken.
+        blocked_s: Seconds spent waiting for a result to be collected.
         starting_s: Seconds of its setup; 0 if reported before.
         taken: Number of tasks in the group.
         taken_bytes: Their size.
@@ -101,7 +101,7 @@ class Sampler:
         now = time.monotonic()
         for usage in usages:
             segment = usage.segment
-            if usage.number not in self._ended:  # what it told before may still be on its way
+            if usage.number not in self._ended:  # its earlier reports may still be on their way
                 self._note(usage, now)
             self._arrived[segment] -= usage.taken
             self._arrived_bytes[segment] -= usage.taken_bytes if segment else 0
@@ -116,7 +116,7 @@ class Sampler:
             self._sample()
 
     def _note(self, usage: WorkerUsage, now: float) -> None:
-        # A process that holds nothing may work for several segments.
+        # A stateless process may work for several segments.
         name = (usage.worker, usage.segment)
         worker = self._workers.get(name)
         if worker is None or (worker.number != usage.number and usage.number >= 0):
@@ -132,13 +132,13 @@ class Sampler:
         self._events.listeners.remove(self)
 
     def _waiting(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Tasks that have been handed to each segment and not been done there, with their size."""
+        """Tasks passed to each segment and not finished there, with their size."""
         return [max(0, tasks) for tasks in self._arrived], [max(0, size) for size in self._arrived_bytes]
 
     def _sample(self) -> None:
         now = time.monotonic()
         for name, worker in list(self._workers.items()):
-            if worker.number < 0 and now - worker.at > _SILENT_S:  # nobody tells when a process for tasks ends
+            if worker.number < 0 and now - worker.at > _SILENT_S:  # nothing reports when a task process ends
                 del self._workers[name]
         held: list[dict[int, int]] = [{} for _ in self._segments]
         per_process: dict[str, int] = {}
@@ -167,7 +167,7 @@ class Sampler:
 
 
 def own_memory(pid: int | None = None) -> int:
-    """The memory that is a process's own, in bytes: what is in Ray's object store belongs to the node.
+    """The private memory of a process, in bytes: what is in Ray's object store belongs to the node.
 
     Exact figures would cost the kernel a walk over the whole object store, many milliseconds each time.
     """

@@ -1,4 +1,4 @@
-"""A worker on Ray: a segment runner from its setup to its end. The same in a Ray task, an actor and a Xenna worker."""
+"""A worker on Ray: a segment runner from setup to teardown. The same in a Ray task, an actor and a Xenna worker."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from gristmill.stages.base import FusedStage, ProcessingStage
 from gristmill.tracking.origins import lineage_of
 
 _ANSWER_S = 600.0
-"""How long a worker waits for the coordinator: it is quick, but its machine may be very busy."""
+"""How long a worker waits for the coordinator, which is fast, but whose machine may be very busy."""
 _MEASURE_S = 0.25
 """Seconds between two measurements of a worker's memory."""
 _TELL_S = 1.0
-"""Seconds between two messages to the coordinator about what a worker needs; its reports can arrive much later."""
+"""Seconds between two messages to the coordinator about a worker's usage; its reports can arrive much later."""
 _SMALL = 1024
 """The weight of a value without documents."""
 
@@ -102,7 +102,7 @@ class SegmentWorker:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
-        # An actor's id stays when Ray starts it again in a new process.
+        # An actor keeps its id when Ray restarts it in a new process.
         context = ray.get_runtime_context()
         self.name = str(context.get_actor_id() or context.get_worker_id())
         self.number = -1
@@ -116,7 +116,7 @@ class SegmentWorker:
         self._lock = threading.RLock()
         self._ended = False
         if not spec.holds_gpu:
-            # Before the code of the stages is loaded: what it imports may look for devices.
+            # Before the code of the stages is loaded: its imports may look for devices.
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         try:
             segment, settings = cloudpickle.loads(spec.code)
@@ -137,7 +137,7 @@ class SegmentWorker:
     # --- life ---
 
     def start(self, gpus: tuple[Any, ...]) -> None:
-        """Set the node and the stages up; an error is kept and reported with the first task.
+        """Set up the node and the stages; an error is kept and reported with the first task.
 
         Args:
             gpus: Ids of the GPUs assigned to the worker.
@@ -165,7 +165,7 @@ class SegmentWorker:
         self._worked_at = time.perf_counter()
 
     def end(self, cause: str = "finished") -> None:
-        """Tear the stages down and notify the coordinator; does nothing the second time."""
+        """Tear down the stages and notify the coordinator; a second call does nothing."""
         with self._lock:
             if self._ended or not hasattr(self, "runner"):
                 return
@@ -342,7 +342,7 @@ class SegmentWorker:
 
 
 class _StepReporter:
-    """The runner's `StepLog`: reports its steps to the coordinator where it must know, and enforces time limits."""
+    """The runner's `StepLog`: reports its steps to the coordinator if needed, and enforces time limits."""
 
     def __init__(self, segment: Segment, coordinator: Any) -> None:
         self._limits = [stage.time_limit_s for stage in segment.stages]
@@ -384,7 +384,7 @@ class _StepReporter:
 
 
 def overrides(stage: Any, hook: str) -> bool:
-    """Whether `stage`, or a stage that it does the work of, defines the hook itself."""
+    """Whether `stage`, or a stage that it wraps, defines the hook itself."""
     if isinstance(stage, FusedStage):
         return any(overrides(member, hook) for member in stage.members)
     return getattr(type(stage), hook) is not getattr(ProcessingStage, hook)

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 _STOP_S = 30.0
 _RESULTS_AHEAD = 3
-"""Maximum number of stage results that wait to be passed on."""
+"""Maximum number of stage results waiting to be passed on."""
 _END: Any = object()
 
 T = TypeVar("T")
@@ -120,8 +120,8 @@ def in_background(source: Callable[[], Iterator[T]], *, ahead: int) -> Iterator[
 class StageThread:
     """Calls the stages of a worker in one thread, in order, while the worker's own threads hand on the results.
 
-    Ray takes results one by one in the thread that made them, which costs some milliseconds each: a GPU would wait for
-    it. Setup, calls and teardown of a stage happen in this thread, for libraries that rely on it.
+    Ray collects results one by one in the thread that made them, which costs some milliseconds each: a GPU would have
+    to wait. Setup, calls and teardown of a stage happen in this thread, for libraries that rely on it.
 
     Example:
         >>> stage_thread = StageThread()
@@ -131,7 +131,7 @@ class StageThread:
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # A daemon, unlike the threads of an executor: a stage that hangs must not keep the process.
+        # A daemon, unlike the threads of an executor: a stage that hangs must not keep the process alive.
         threading.Thread(target=self._run, name="gristmill-stages", daemon=True).start()
 
     def call(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:

@@ -1,7 +1,7 @@
-"""What Ray Data calls in its workers: a segment as a function or, where workers hold something, as an actor.
+"""What Ray Data calls in its workers: a segment as a function or, if its workers have state, as an actor.
 
-Every value that is handed on is a block of its own. So the number of blocks a call returns depends on its input alone,
-which Ray needs to do a call again after a loss without losing or doubling anything.
+Every value that is passed on is a separate block. The number of blocks that a call returns therefore depends only on
+its input, which lets Ray repeat a call after a loss without losing or duplicating anything.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def block(items: list[Any]) -> pd.DataFrame:
 
 
 class SegmentActor:
-    """A worker that stays: set up once, torn down when Ray lets go of it.
+    """A long-lived worker: set up once, torn down when Ray releases it.
 
-    Ray makes several calls at once, each in a thread of its own. Their work is done one after the other, in the stage
-    thread; so the next call is there, with its input, when the last one has been worked through but not yet handed on.
+    Ray makes several calls at once, each in its own thread. Their work is done one after the other in the stage thread,
+    so the input of the next call is already there while the results of the last one are still being passed on.
     """
 
     def __init__(self, spec: WorkerSpec, restart_interval_s: float) -> None:
@@ -75,7 +75,7 @@ class SegmentActor:
         """
         worker = self._worker
         with self._turn:
-            # After one call at least: else a lifetime that is too short would never let any be done.
+            # After at least one call: otherwise nothing would ever be done if the lifetime is too short.
             if not self._calls or not (self._ending or worker.may_be_replaced(self._interval)):
                 self._calls += 1
                 self._active += 1
@@ -83,7 +83,7 @@ class SegmentActor:
             self._ending = True
             self._turn.wait_for(lambda: self._active == 0)
             self._stage_thread.call(lambda: worker.end("recycled"))
-            # What the last call gave is still on its way; if it were lost, the call would be made again.
+            # The results of the last call are still on their way; if they were lost, the call would be repeated.
             time.sleep(_HANDED_ON_S)
             _start_anew()
 

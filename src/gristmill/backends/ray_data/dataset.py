@@ -1,4 +1,4 @@
-"""The dataset of a run: one row for each task, through one operator for each segment."""
+"""The dataset of a run: one row per task, passed through one operator per segment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BLOCKS_AHEAD = 64
 class SegmentDataset:
     """Builds and runs the dataset of one attempt; one segment after the other if `one_at_a_time`.
 
-    The first `at_once` of the partitions that are left take part.
+    Processes the first `at_once` remaining partitions.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SegmentDataset:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[BackgroundIterator[Any]]:
-        """The references of the blocks as they arrive; at the end all workers have torn down."""
+        """The references of the blocks as they arrive; all workers have torn down when it ends."""
         try:
             with in_background(self._blocks, ahead=_BLOCKS_AHEAD) as blocks:
                 yield blocks
@@ -91,7 +91,8 @@ class SegmentDataset:
         return [item for item in frame[COLUMN] if isinstance(item, WorkerReport)]
 
     def _dataset(self) -> Dataset:
-        # Each block goes to the object store as it is made: partitions can be very many, and the driver is one process.
+        # Each block goes to the object store as it is made: there can be very many partitions, and the driver is one
+        # process.
         dataset: Dataset = ray.data.from_pandas_refs([ray.put(block(items)) for items in self._roots()])
         for segment, share in zip(self._plan.segments, self._shares, strict=True):
             dataset = self._mapped(dataset, segment, share)
@@ -136,8 +137,8 @@ class SegmentDataset:
             "zero_copy_batch": True,
             "num_cpus": share.cpus if spec.ray.ray_num_cpus is None else spec.ray.ray_num_cpus,
             "num_gpus": share.gpus,
-            # A few bytes that differ from segment to segment: Ray Data puts operators with equal requests into one
-            # worker, but what shares a worker has been decided by the planner.
+            # A few bytes that differ per segment: Ray Data would put operators with equal requests into one worker, but
+            # the planner has already decided which stages share a worker.
             "memory": segment.index + 1,
         }
         if environment := self._environment(segment):
@@ -155,7 +156,7 @@ class SegmentDataset:
             min_size=least,
             max_size=max(least, most),
             initial_size=min(max(least, spec.ray.initial_workers or least), max(least, most)),
-            # Twice as many, since Ray lets a pool grow when its actors have 1.75 times the calls that they run at once.
+            # Doubled, because Ray grows a pool when its actors have 1.75 times the calls that they run at once.
             max_tasks_in_flight_per_actor=2 * _CALLS_AT_ONCE,
             max_concurrent_calls_per_actor=_CALLS_AT_ONCE,
             enable_true_multi_threading=True,
@@ -184,7 +185,7 @@ def _data_settings() -> Iterator[None]:
         "batch_to_block_arrow_format": False,
         # One row per block: see `calls`.
         "target_max_block_size": 1,
-        # How long a stage may take is its own affair (`time_limit_s`).
+        # Stages have their own time limit (`time_limit_s`).
         "execution_no_progress_timeout_s": -1,
         "enable_progress_bars": False,
         "print_on_execution_start": False,
@@ -195,7 +196,7 @@ def _data_settings() -> Iterator[None]:
     for name, value in settings.items():
         setattr(context, name, value)
     key, policies = ray_internals.idle_cpu_policies()
-    if context.get_config(key) is None:  # else those that the user has chosen stay
+    if context.get_config(key) is None:  # otherwise keep those that the user has chosen
         context.set_config(key, policies)
     logger = logging.getLogger("ray.data")
     level = logger.level

@@ -28,14 +28,14 @@ _STAGE_PATIENCE_S = 600.0
 """The same for stages that run one after the other, where results come only from the last one."""
 _POLL_S = 1.0
 _NOTICE_S = 60.0
-"""Time that Ray may need to notice the loss of a node, after something on it was lost."""
+"""Time that Ray may need to notice a lost node after something on it was lost."""
 
 _PARTITIONS_AT_ONCE = 1_000
 """Partitions per dataset. Ray keeps 12 kB per partition in the driver until the dataset ends."""
 _TIMES_MORE_IF_HELD = 20
 """Multiplier for stateful workers, such as those with a model: they end with the dataset."""
 _PARTITIONS_PER_CPU = 20
-"""The same for each processor, where there are many: the end of a dataset must be rare."""
+"""The same per CPU core, if there are many: datasets should end rarely."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class RayDataExecutor(BaseExecutor):
         work = run.work
         one_by_one = self.one_stage_at_a_time
         patience = _STAGE_PATIENCE_S if one_by_one else _PATIENCE_S
-        # Where stages run one after the other, each has to see all partitions before the next one begins.
+        # If stages run one after the other, each has to process all partitions before the next one begins.
         many = max(_PARTITIONS_AT_ONCE, int(_PARTITIONS_PER_CPU * run.cluster.cpus))
         if any(run.stays(segment) for segment in run.plan.segments):
             many *= _TIMES_MORE_IF_HELD
@@ -111,7 +111,7 @@ class RayDataExecutor(BaseExecutor):
                 if not _attempt(dataset, delivery, run, patience_s=patience):
                     run.restart(self._usable(clusters.present(run.cluster)))
                 elif work.done == done:
-                    return  # the work knows what is missing, and says so
+                    return  # the work reports what is missing
 
     def _usable(self, cluster: clusters.Cluster) -> clusters.Cluster:
         """The part of the cluster that the run may use."""
@@ -126,8 +126,8 @@ class RayDataExecutor(BaseExecutor):
         nodes = [node.cpus for node in run.cluster.nodes]
         shares = run.shares(nodes, one_stage_at_a_time=self.one_stage_at_a_time)
         if self.one_stage_at_a_time:
-            # Ray keeps the actors of a finished stage while their output may have to be made again. Only one stage
-            # works at a time, so each books its part of the processors and they all find a place.
+            # Ray keeps the actors of a finished stage as long as their output may have to be recomputed. Only one stage
+            # works at a time, so each reserves its part of the CPUs and they all fit.
             return [replace(share, cpus=share.cpus / len(shares)) for share in shares]
         return shares
 
@@ -137,12 +137,11 @@ class _StuckError(Exception):
 
 
 def _attempt(dataset: SegmentDataset, delivery: Delivery, run: RayRun, *, patience_s: float) -> bool:
-    """Deliver what `dataset` returns; False if it was given up because of a lost node.
+    """Deliver what `dataset` returns; False if it was abandoned because of a lost node.
 
-    Ray makes lost blocks again with the tasks that made them. Where workers that stay have taken the processors that
-    are left, those tasks find no place, and the workers wait for their blocks: nothing moves any more. The attempt is
-    then given up after `patience_s`, and the next one is planned for the nodes that are left. Finished partitions are
-    kept.
+    Ray recomputes lost blocks with the tasks that made them. If long-lived workers hold all remaining CPUs, those tasks
+    cannot run while the workers wait for their blocks: a deadlock. The attempt is then abandoned after `patience_s`,
+    and the next one is planned for the remaining nodes. Finished partitions are kept.
 
     Raises:
         GristmillError: The error that ends the run.
@@ -196,7 +195,7 @@ def _check(run: RayRun, since: float, patience_s: float) -> None:
 
 
 def _is_node_lost(run: RayRun) -> bool:
-    """Whether a node turns out to be gone; Ray reports losses on it before the loss of the node."""
+    """Whether a node turns out to be gone; Ray reports losses on a node before the loss of the node itself."""
     deadline = time.monotonic() + _NOTICE_S
     while not run.lost_nodes():
         if time.monotonic() > deadline:

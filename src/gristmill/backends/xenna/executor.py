@@ -17,10 +17,10 @@ from gristmill.errors import UsageError
 from gristmill.execution.driver import Work
 
 _CLUSTER_VARIABLES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-"""Xenna assigns GPUs itself; a cluster on which Ray would do so must be started with this."""
+"""Xenna assigns GPUs itself; a cluster on which Ray would do so must be started with this variable."""
 
 _WORKERS_LOG = "debug,*cosmos_xenna*=off"
-"""What workers write to loguru's default sink: all that users log, nothing of Xenna's own."""
+"""What workers write to loguru's default sink: everything that users log, but none of Xenna's own messages."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class XennaConfig(clusters.ClusterConfig):
         self.check_least("XennaExecutor", 1, "max_workers_per_stage")
 
     def usable_cpus(self, node: clusters.Node) -> int:
-        """The processors of a node that Xenna uses: whole ones only."""
+        """The number of CPU cores of a node that Xenna uses; whole cores only."""
         return math.floor(node.cpus * self.cpu_allocation_percentage)
 
 
@@ -103,7 +103,7 @@ class XennaExecutor(BaseExecutor):
         """Reject settings that Xenna would silently ignore.
 
         Raises:
-            UsageError: A runtime environment holds something that Xenna cannot pass to its workers.
+            UsageError: A runtime environment contains something that Xenna cannot pass to its workers.
         """
         given = [(segment.runtime_env or {}, f"{segment.name}: runtime_env") for segment in plan.segments]
         if connected_before:
@@ -112,7 +112,8 @@ class XennaExecutor(BaseExecutor):
             for name in environment:
                 if name not in ("conda", "env_vars"):
                     raise UsageError(
-                        f"{where} holds {name!r}, which Xenna cannot pass to workers: it supports conda and env_vars. "
+                        f"{where} contains {name!r}, which Xenna cannot pass to workers: it supports conda and "
+                        "env_vars. "
                         "Pass it to your own ray.init(runtime_env=...), or use executor='ray_data'.",
                         key=name,
                     )
@@ -120,7 +121,7 @@ class XennaExecutor(BaseExecutor):
 
 @contextlib.contextmanager
 def _sinks_kept() -> Iterator[None]:
-    """For the import of Xenna, which replaces all sinks of loguru in this process: users keep theirs."""
+    """Keep the user's loguru sinks while importing Xenna, which replaces all sinks in this process."""
     from loguru import logger
 
     sinks = cast("Any", logger)

@@ -1,7 +1,7 @@
 """Every change to private parts of Xenna. They last as long as a pipeline runs; the rest uses its public API only.
 
 Each change says why it is needed. All were checked with the versions in `CHECKED_VERSIONS`; their tests fail when Xenna
-no longer has a part, or no longer needs the change.
+removes a part or no longer needs the change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ VARIABLES = (
     "RAY_MAX_LIMIT_FROM_API_SERVER",
     "RAY_MAX_LIMIT_FROM_DATA_SOURCE",
 )
-"""Variable that Xenna sets in the driver; left there, the next cluster of this process would hide GPUs from workers."""
+"""Variable that Xenna sets in the driver; if it stayed, the next cluster of this process would hide GPUs from
+workers."""
 
 
 _HANDED_ON_S = 2.0
@@ -43,17 +44,17 @@ def patched(
 
     - `_kill_actor_and_reap`: calls `end_worker` with the handle of a worker first. Xenna's stages have no hook for
       teardown: workers are killed.
-    - `ActorPool._add_worker_group`: a stage gets no more workers than `limits` says for its name. Xenna takes a fixed
-      number or none, and skips a worker that finds no place.
+    - `ActorPool._add_worker_group`: a stage gets no more workers than `limits` says for its name. Xenna supports a
+      fixed number or none, and skips a worker that does not fit.
     - `ActorPool._maybe_restart_long_running_actor` and `_find_worker_groups_with_free_slots`: a worker that is old, or
-      whose id `has_grown`, gets no more tasks and is replaced once it has none. Xenna kills it with the tasks it has,
-      finished or not, and has them done again by another one.
-    - `ActorPool._adjust_actors` and `delete_worker_groups`: what a worker has finished is kept when it is taken from
-      its stage. Xenna has all its tasks done again.
-    - `make_cluster_resources_for_ray_cluster`: only `nodes` are used. Xenna uses all of them, asks each with a task
-      that needs a processor, and takes a head that was started without any to have those of its machine.
-    - `PipelineMonitor`: left out. It books a processor on every node and waits for it, asks the dashboard for more
-      actors than a cluster that was not started for Xenna allows, and fails where there is no dashboard.
+      whose id `has_grown`, gets no more tasks and is replaced once it has none. Xenna kills it together with its tasks,
+      finished or not, and another worker repeats them.
+    - `ActorPool._adjust_actors` and `delete_worker_groups`: finished results are kept when a worker is removed from its
+      stage. Xenna repeats all its tasks.
+    - `make_cluster_resources_for_ray_cluster`: only `nodes` are used. Xenna uses all of them, queries each with a task
+      that needs a CPU, and assumes that a head node started without CPUs has those of its machine.
+    - `PipelineMonitor`: left out. It reserves a CPU on every node and waits for it, queries the dashboard for more
+      actors than a cluster that was not started for Xenna allows, and fails if there is no dashboard.
     """
     kill = actor_pool._kill_actor_and_reap
     add = actor_pool.ActorPool._add_worker_group
@@ -119,7 +120,7 @@ def _due_group(pool: Any, has_grown: Callable[[str], bool]) -> str | None:
     lifetime_m, now = pool._params.worker_max_lifetime_m, time.time()
     if not lifetime_m or now - pool._last_actor_restart_time < 60 * pool._params.worker_restart_interval_m:
         return None
-    # Only after a task: a lifetime that is too short would else never let any be done.
+    # Only after a task: otherwise nothing would ever be done if the lifetime is too short.
     old = [actor for actor in pool._ready_actors.values() if actor.rate_estimator.maybe_get_rate() is not None]
     oldest = min(old, key=lambda actor: actor.start_time, default=None)
     if oldest is None or now - oldest.start_time <= 60 * lifetime_m:
@@ -137,7 +138,7 @@ def _take_results(pool: Any, end_worker: Callable[[Any, str], None]) -> None:
         slots = {slot.get_task.object_ref.completed(): place for place, slot in enumerate(actor.slots) if slot.has_task}
         ready, _ = ray.wait(list(slots), num_returns=len(slots), timeout=_HANDED_ON_S, fetch_local=False)
         for reference in ready:
-            with contextlib.suppress(ray.exceptions.RayError):  # done again by another one
+            with contextlib.suppress(ray.exceptions.RayError):  # repeated by another worker
                 pool._process_completed_task(actor, slots[reference], is_primary=True)
 
 

@@ -1,7 +1,7 @@
-"""Runs a plan as Xenna pipelines, one after the other until everything is done.
+"""Runs a plan as a series of Xenna pipelines until everything is done.
 
-A Xenna pipeline ends when one of its workers dies. The next one does what is left, and takes each task alone, so that
-one that kills its workers is found.
+A Xenna pipeline ends when one of its workers dies. The next one does the remaining work with each task on its own, so
+that a task that kills its workers is identified.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POLL_S = 0.05
 _TEARDOWN_S = 30.0
 """Time limit for the teardown of a worker."""
 _MOST_FRUITLESS = 100
-"""Maximum number of pipelines in a row without progress; a task that kills workers is found in far fewer."""
+"""Maximum number of pipelines in a row without progress; a task that kills workers is identified in far fewer."""
 
 _MOST_SLOTS = 8
 """Concurrent tasks per worker: Xenna needs more than a tenth of a second to assign the next one."""
@@ -104,7 +104,7 @@ class XennaRun:
         Raises:
             GristmillError: The error that ends the run.
         """
-        # Reports that wait for room count as calls under way, which must not keep the driver from taking some.
+        # Reports waiting for room count as running calls, which must not keep the driver from collecting some.
         reports = ray.remote(ReportQueue).options(max_concurrency=100_000, **beside_driver()).remote()
         self._run.cluster = present(self._run.cluster)
         specification = self._specification(tasks, self._shares(), reports, careful=careful)
@@ -133,7 +133,7 @@ class XennaRun:
                 raise
             finally:
                 self._end_workers()
-        # What workers have reported before they ended.
+        # What workers reported before they ended.
         self._deliver(reports)
         ray.kill(reports)
         if not problems:
@@ -145,7 +145,7 @@ class XennaRun:
         raise WorkerError(f"Xenna ended the run: {type(problem).__name__}: {problem}", cause=str(problem)) from problem
 
     def _shares(self) -> list[Share]:
-        """What the workers of each segment get on the cluster as it is now.
+        """The resources that the workers of each segment get on the current cluster.
 
         Raises:
             PlanningError: Some workers can never be placed.
@@ -177,7 +177,7 @@ class XennaRun:
         self._run.kill_workers()
 
     def _limits(self, specification: Any) -> dict[str, int]:
-        """The most workers of each stage, by the name that Xenna uses."""
+        """The maximum number of workers of each stage, by the name that Xenna uses."""
         limits = {}
         for number, (segment, stage) in enumerate(zip(self._run.plan.segments, specification.stages, strict=True)):
             given = (self._settings.max_workers_per_stage, self._run.specs[segment.index].ray.max_workers)
@@ -213,7 +213,7 @@ class XennaRun:
     def _stage(self, segment: Segment, share: Share, reports: Any, *, careful: bool) -> xenna.StageSpec:
         spec = self._run.specs[segment.index].xenna
         worker = self._run.worker_spec(segment)
-        # Xenna calls a stage by the name of its class.
+        # Xenna names a stage after its class.
         kind = type(shown_name(segment), (SegmentStage,), {})
         stage = kind(
             worker,
@@ -283,7 +283,7 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
 
     @property
     def required_resources(self) -> xenna.Resources:
-        """What one worker holds."""
+        """The resources of one worker."""
         return xenna.Resources(cpus=self.share.cpus, gpus=self.share.gpus)
 
     @property
@@ -294,7 +294,7 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         return xenna.RuntimeEnv(conda=xenna.CondaEnv(conda) if conda else None, extra_env_vars=variables)
 
     def setup(self, worker_metadata: Any) -> None:
-        """Called by Xenna once per worker, in the thread that later works."""
+        """Called by Xenna once per worker, in the thread that later does the work."""
         _stages.append(self)
         gpus = tuple(gpu.index for gpu in worker_metadata.allocation.gpus)
         threading.Thread(target=_end_process, name="gristmill-end", daemon=True).start()
@@ -308,7 +308,7 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         """Called by Xenna with `stage_batch_size` tasks, or fewer at the end."""
         assert self._worker is not None
         if self._ending:
-            threading.Event().wait()  # it is killed in a moment, and another worker gets the task
+            threading.Event().wait()  # it is about to be killed, and another worker gets the task
         given: list[PackedTask] = []
         with contextlib.closing(self._worker.run(in_data, careful=self.careful)) as results:
             for item in results:
@@ -322,10 +322,10 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         return given
 
     def _send(self, report: WorkerReport) -> None:
-        """Send a report. One with an error has arrived when this returns.
+        """Send a report; if it contains an error, it has arrived when this returns.
 
         Raises:
-            RayError: The driver takes no reports any more.
+            RayError: The driver no longer accepts reports.
         """
         self._sent.append(self.reports.put.remote(report))
         self._wait(0 if self.careful or report.error is not None else _REPORTS_AHEAD)
@@ -336,17 +336,17 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
             ray.get(self._sent.popleft())
 
     def end(self, cause: str = "finished") -> None:
-        """Tear down, and wait until all reports have arrived, unless the run is over. Tasks that wait are not begun."""
+        """Tear down, and wait until all reports have arrived, unless the run is over. Waiting tasks are not started."""
         self._ending = True
         if self._worker is not None:
-            # Waits for a call that is under way.
+            # Waits for a running call.
             self._worker.end(cause)
         with contextlib.suppress(ray.exceptions.RayError):
             self._wait(0)
 
 
 _stages: list[SegmentStage] = []
-"""The stage of this process, where it is a Xenna worker."""
+"""The stage of this process if it is a Xenna worker."""
 
 
 def end_stage(worker: Any, cause: str = "finished") -> None:
