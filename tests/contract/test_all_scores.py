@@ -190,5 +190,5 @@ def test_user_code_ends_it_unless_it_says_that_it_takes_documents_one_by_one(sou
     assert [text for text in stop.notes if note in text]
     assert run.notes == ()
     why = {name: str(Ledger(str(tmp_path / name)).why("d7")) for name in ("stop", "run")}
-    assert "not scored by 'last': stage 'shout' before them is not given dropped documents" in why["stop"]
+    assert "not scored by 'last': stage 'shout' before them does not receive dropped documents" in why["stop"]
     assert "not scored" not in why["run"]

@@ -22,8 +22,8 @@ _FIGURES = ("process_time", "actor_idle_time", "input_data_size_mb", "num_items_
 class StagePerfStats:
     """The cost of one call of a stage.
 
-    Stages that share a worker share its times: `actor_idle_time`, the seconds for which the worker had waited for the
-    input, is in the record of the first of them.
+    Stages that share a worker share its times: `actor_idle_time`, the seconds that the worker waited for its input, is
+    in the record of the first one.
 
     Example:
         >>> a = StagePerfStats("filter", process_time=1.0, num_items_processed=10)
@@ -137,7 +137,8 @@ class TaskPerfUtils:
     def aggregate_task_metrics(tasks: Any, prefix: str | None = None) -> dict[str, float]:
         """Sum, mean and standard deviation of every figure, keyed `<stage>_<metric>_<sum|mean|std>`.
 
-        `prefix` and, where there are several pipelines, the pipeline's name go before the stage's, with underscores.
+        `prefix` and, if there are several pipelines, the pipeline's name precede the stage's name, joined by
+        underscores.
         """
         result: dict[str, float] = {}
         pipelines = _by_pipeline(tasks)
@@ -170,7 +171,7 @@ class TaskPerfUtils:
 
 
 def _by_pipeline(tasks: Any) -> dict[str, Iterable[Any]]:
-    """The tasks of each pipeline; under an empty name where there is only a list of them."""
+    """The tasks of each pipeline; under an empty name if there is only a list."""
     found = getattr(tasks, "pipeline_tasks", tasks)
     if isinstance(found, Mapping):
         found = found.get("pipeline_tasks", found)
@@ -195,7 +196,7 @@ def model_usage(custom: Mapping[str, float], busy_s: float) -> str:
         >>> model_usage({"llm_requests": 2, "llm_prompt_tokens": 30, "llm_completion_tokens": 10, "llm_cost": 0.5}, 4)
         '2 requests to the model, 0 answers from the cache, 40 tokens (30 in, 10 out; 10/s), estimated cost 0.5000'
     """
-    busy_s = custom.get("llm_seconds") or busy_s  # calls that overlap are busy together
+    busy_s = custom.get("llm_seconds") or busy_s  # overlapping calls are busy at the same time
     prompt, completion = (custom.get(f"llm_{kind}_tokens", 0.0) for kind in ("prompt", "completion"))
     told = (
         f"{custom.get('llm_requests', 0):,.0f} requests to the model, "

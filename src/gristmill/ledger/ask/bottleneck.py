@@ -32,13 +32,13 @@ class SegmentState:
     Attributes:
         stages: Its stages.
         state: `busy`, `starved` (without input), `blocked` (without room for output), `ramping` (starting), `idle`, or
-            `unknown` where the record does not tell.
-        workers: How many there were at most.
+            `unknown` if the record does not say.
+        workers: Maximum number at the same time.
         busy_seconds: Worker-seconds of work.
-        starved_seconds: The same without input.
-        blocked_seconds: The same without room for results or leave to go on.
-        starting_seconds: The same in start and setup.
-        peak_memory_bytes: The most memory of one worker.
+        starved_seconds: Worker-seconds without input.
+        blocked_seconds: Worker-seconds without room for results or permission to continue.
+        starting_seconds: Worker-seconds in start and setup.
+        peak_memory_bytes: Peak memory of one worker.
     """
 
     stages: tuple[str, ...]
@@ -66,9 +66,9 @@ class Suggestion:
         change: What to do.
         reason: What was seen.
         seconds: How long the run would have taken with it; None if unknown.
-        gain: How much more it would do in the same time, as a share; None likewise.
-        stage: The stage that it is about, if it is about one.
-        value: The new value of what is changed, if it has one: workers, bytes, the stage to put in front of.
+        gain: Relative gain in throughput; None if unknown.
+        stage: The stage to change, if there is one.
+        value: The new value, if there is one: workers, bytes, or the stage to move in front of.
     """
 
     kind: str
@@ -92,8 +92,8 @@ def suggestion(
 
     Args:
         run: The record of the run, `run.json`.
-        plan: Its plan, `plan.json`, which tells filters and compression.
-        processors: How many processors the machine has; those of this one by default.
+        plan: Its plan, `plan.json`, which lists filters and compression.
+        processors: Number of CPU cores of the machine; this machine's by default.
 
     Example:
         >>> suggestion({"wall_seconds": 0.2, "stages": []}).kind
@@ -137,7 +137,7 @@ def _state(names: tuple[str, ...], stages: Sequence[Mapping[str, Any]]) -> Segme
 
 
 def _number(values: Mapping[str, Any], name: str) -> float:
-    """A figure of the record; 0 where it is missing or none."""
+    """A figure of the record; 0 if it is missing or null."""
     found = values.get(name)
     return float(found) if isinstance(found, int | float) and math.isfinite(found) else 0.0
 
@@ -243,7 +243,7 @@ class _Diagnosis:
             "more_workers",
             change,
             f"Its {plural(max(1, limit.workers), 'worker')} never paused, while on average {used:.1f} of "
-            f"{self.processors} processors were in use.",
+            f"{self.processors} CPU cores were in use.",
             active * self._slack(),
             stage=dearest,
             value=workers,
@@ -268,8 +268,7 @@ class _Diagnosis:
         yield self._made(
             "split_input",
             f"Split the input into smaller parts: blocksize={max(size, 1 << 20)} of the reader, or for compressed "
-            "files "
-            "'gristmill split'.",
+            "files 'gristmill split'.",
             reason,
             only.busy_seconds / workers * 1.05,
             value=max(size, 1 << 20),
@@ -308,7 +307,7 @@ class _Diagnosis:
                 continue
             for later in self.stages[at + 1 :]:
                 if any(_number(later, key) for key in ("changed", "created", "untracked")):
-                    break  # what follows sees other texts
+                    break  # later stages see other texts
                 filter_name = str(later.get("stage"))
                 gone = sum(_number(later["dropped"], key) for key in later.get("dropped") or {})
                 before = _number(later, "rows_in")

@@ -27,9 +27,9 @@ class LedgerDiff:
 
     Attributes:
         frame: One row per document that was treated differently: `change` (`entered` the output, `left` it, was dropped
-            for `another reason`, is `new` in or `gone` from the input), its id where a ledger has the text, and status,
+            for `another reason`, is `new` in or `gone` from the input), its id if a ledger has the text, and status,
             stage, reason and score before and after.
-        matched_by: `id`, `url`, or `row` (partition and row number) where documents have neither.
+        matched_by: `id`, `url`, or `row` (partition and row number) if documents have neither.
         same: Documents with the same outcome.
         untracked: Decisions on rows whose origin is unknown, which cannot be compared.
     """
@@ -54,8 +54,8 @@ class LedgerDiff:
 def compare_ledgers(before: Ledger, after: Ledger) -> LedgerDiff:
     """What happened to the documents of `before` in `after`.
 
-    Documents are matched by the hash of their id (of their URL where there are no ids, by partition and row number
-    where there is neither); several with the same id are matched in source order.
+    Documents are matched by the hash of their id (of their URL if there are no ids, by partition and row number if
+    there is neither); several with the same id are matched in source order.
     """
     import polars as pl
 
@@ -74,7 +74,7 @@ def compare_ledgers(before: Ledger, after: Ledger) -> LedgerDiff:
         .then(pl.lit("left"))
         .otherwise(pl.lit("another reason"))
     )
-    then = {name: earlier_name(name) for name in _names(old, new)}  # one of the runs may be of an earlier version
+    then = {name: earlier_name(name) for name in _names(old, new)}  # one of the runs may be from an earlier version
     differs = pl.any_horizontal(
         pl.col(name).replace(then).ne_missing(pl.col(f"{name}_after").replace(then)) for name in _DECISION
     )
@@ -110,7 +110,7 @@ def _documents(ledger: Ledger, entries: Mapping[str, ManifestEntry], matched_by:
     import polars as pl
 
     frame = ledger.documents()
-    place = pl.format("{}#{}", "partition", "row").hash()  # the key of documents that have no other
+    place = pl.format("{}#{}", "partition", "row").hash()  # the key of documents without any other
     if matched_by == "row":
         frame = frame.with_columns(place.alias("key"))
     else:

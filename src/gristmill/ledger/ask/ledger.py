@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gristmill.ledger.ask.text_diff import TextDiff
 
 Hashes = npt.NDArray[np.uint64]
-_MAX_DIGITS = 18  # of a row number; longer ones do not fit into 64 bits
+_MAX_DIGITS = 18  # digits of a row number; longer ones do not fit into 64 bits
 
 _COLUMNS = {
     "ledger": ["row", "stage", "outcome", "reason", "id", "score", "threshold"],
@@ -118,7 +118,7 @@ class Ledger:
         return [f"the survivor is not in the output either: {others[0].lines()[0]}"]
 
     def _looked_up(self, query: str) -> Why:
-        # The hash that `kernels.hashing.hash_column` gives a row with this text, without loading the compiler.
+        # The hash that `kernels.hashing.hash_column` computes for a row with this text, without loading the compiler.
         wanted = xxhash.xxh64_intdigest(query.encode("utf-8", "surrogatepass")) or 1
         names = list(self.folder.walk(self.folder.record_path("ids")))
         recorded = tuple(kind for kind in ("ids", "urls") if any(name.endswith(f".{kind}") for name in names))
@@ -155,7 +155,7 @@ class Ledger:
         """The entry of a committed partition; None if there is no such partition."""
         try:
             entry = self.manifest.get(partition)
-        except UsageError:  # what was asked looked like partition#row and is something else
+        except UsageError:  # the query looked like partition#row but is something else
             return None
         return entry if entry is not None and entry.state == COMMITTED else None
 
@@ -227,7 +227,8 @@ class Ledger:
     def answers(self, partition: str | None = None, rows: Collection[int] | None = None) -> list[CachedAnswer]:
         """What language models answered for this output, the earliest first, with the document each was asked about.
 
-        Answers of earlier prompts are included. Of documents for which the same was asked, the first one is named.
+        Answers of earlier prompts are included. If the same question was asked for several documents, the first one is
+        named.
 
         Args:
             partition: Only about documents of this partition.
@@ -255,7 +256,8 @@ class Ledger:
         """Which filters have no score for a document dropped by `stage`, and why."""
         missing = missing_scores((read_plan(self.folder) or {}).get("stages") or (), after=stage)
         return [
-            f"not scored by {', '.join(map(repr, scoring))}: stage {stop!r} before them is not given dropped documents"
+            f"not scored by {', '.join(map(repr, scoring))}: stage {stop!r} before them does not receive dropped "
+            "documents"
             for stop, scoring in missing.items()
         ]
 
@@ -269,11 +271,11 @@ class Ledger:
         with self.folder.open(path) as stream, table_errors(path):
             parquet = open_table(stream)
             for group in range(parquet.num_row_groups):
-                # Most row groups are told by their statistics not to hold any of these rows.
+                # The statistics of most row groups show that they hold none of these rows.
                 bounds = parquet.metadata.row_group(group).column(0).statistics
                 if bounds is None or not bounds.has_min_max or any(bounds.min <= row <= bounds.max for row in rows):
                     table = parquet.read_row_group(group, use_threads=False)
-                    table.select(_COLUMNS[kind])  # as an error here, if one is missing
+                    table.select(_COLUMNS[kind])  # raises an error here if one is missing
                     places = pa.array(np.array(_places(table.column("row"), rows), np.int64))
                     items = call_function("take", [table, places]).to_pylist()
                     found += [item for item in items if item["row"] is not None]
@@ -297,9 +299,9 @@ class Ledger:
     def text_diff(
         self, history: DocumentHistory, *, text_field: str = "text", max_chars: int | None = None
     ) -> TextDiff | None:
-        """What differs between a duplicate and its survivor, or between a changed document and what came out of it.
+        """What differs between a duplicate and its survivor, or between a changed document and its result.
 
-        Reads the removed text from its input file and the other one from the output; None where there is nothing to
+        Reads the removed text from its input file and the other one from the output; None if there is nothing to
         compare with.
 
         Args:
@@ -462,7 +464,7 @@ class Ledger:
 
 
 def _places(column: pa.ChunkedArray, rows: list[int]) -> list[int]:
-    """The positions of `rows` in a column of integers, possibly with some that do not match.
+    """The positions of `rows` in a column of integers, possibly including some that do not match.
 
     Works on the column's memory: Arrow's own comparisons load pandas and take longer than everything else.
     """
@@ -489,7 +491,8 @@ def _notes(entry: ManifestEntry, history: DocumentHistory) -> list[str]:
     splitting = [stage for stage, count in entry.stages.items() if stage != source and count.created > count.untracked]
     if splitting and history.decisions:
         notes.append(
-            f"stage {splitting[0]!r} makes several rows of one document; other pieces of this one may be in the output"
+            f"stage {splitting[0]!r} splits one document into several rows; other pieces of this one may be in the "
+            "output"
         )
     notes += [
         f"salvaged and not verified: {file}"

@@ -30,7 +30,7 @@ Record = dict[str, Any]
 
 
 def source_of(entry: ManifestEntry) -> tuple[Partition, dict[str, BadRecord]]:
-    """The input of a partition as it was read, and what stands for the files of it that were set aside."""
+    """The input of a partition as it was read, with placeholders for files that were quarantined."""
     partition = Partition(entry.index, entry.partition, tuple(FileRange(**part) for part in entry.source))
     lost = {file.file: file for file in entry.damaged or () if file.salvaged is None and file.cause != TOO_MANY}
     left_out = {
@@ -83,13 +83,13 @@ def source_record(entry: ManifestEntry, row: int) -> Record | None:
 def output_record(ledger: Ledger, entry: ManifestEntry, row: int, *, name: str | None = None) -> Record | None:
     """The record of a kept document in the output files of its partition; None if it is not found there.
 
-    It is found by its id, and where nothing tells the id, by the hash of it in the index.
+    It is looked up by its id or, if the id is unknown, by its hash in the index.
 
     Args:
         ledger: The ledger of the run.
         entry: The partition.
         row: The document's row in it.
-        name: Its id, where it is known.
+        name: Its id, if known.
     """
     settings = (read_plan(ledger.folder) or {}).get("settings") or {}
     if name is not None:
@@ -132,7 +132,7 @@ def _in_output(
     for lines in read_blocks(partition, storage_options=options):
         data = lines.buffer.tobytes()
         for start, end in zip(lines.starts.tolist(), lines.ends.tolist(), strict=True):
-            # Most records are told by their bytes not to hold the id.
+            # The bytes of most records show that they do not contain the id.
             if data.find(probe, start, end) >= 0 or b"\\" in data[start:end]:
                 record = parsed(data[start:end])
                 if record is not None and is_wanted(str(record.get(field))):
@@ -152,7 +152,7 @@ def parsed(data: bytes) -> Record | None:
     """The JSON object in a line; None if it is something else."""
     try:
         record = orjson.loads(data)
-    except orjson.JSONDecodeError:  # also for lone surrogates, numbers that are none and bytes that are not UTF-8
+    except orjson.JSONDecodeError:  # also for lone surrogates, invalid numbers and bytes that are not UTF-8
         try:
             record = json.loads(data.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
@@ -161,7 +161,7 @@ def parsed(data: bytes) -> Record | None:
 
 
 def text_of(record: Record, text_field: str) -> str | None:
-    """The text of a record; a value that is not a string counts as its JSON, as in every stage."""
+    """The text of a record; a value that is not a string is used as JSON, as in every stage."""
     value = record.get(text_field)
     if value is None or isinstance(value, str):
         return value

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gristmill.ledger.ask.ledger import Ledger
 
 UNDECIDED = "undecided"
-"""The status of a document that now passes a stage which dropped it, and that a later stage has never seen; and of a
-duplicate, where others are dropped before the stage that compared it with them."""
+"""The status of a document that now passes a stage which dropped it and that a later stage has never seen; and of a
+duplicate if others are now dropped before the stage that compared it with them."""
 DEDUPLICATION = "deduplication"
 
 
@@ -33,7 +33,7 @@ class Bounds:
     invert: bool = False
 
     def keep(self, score: pl.Expr) -> pl.Expr:
-        """Which scores pass, as filters decide it: a score that is not a number passes no bound."""
+        """Which scores pass, by the rule of filters: NaN passes no bound."""
         import polars as pl
 
         kept = pl.lit(True)
@@ -112,8 +112,8 @@ class Cut:
     Attributes:
         stage: The name of its stage.
         filter: Its own name; the same unless a stage has several filters.
-        bounds: What the run has kept.
-        parameters: What the class calls the lower and the upper bound; None where no parameter sets it.
+        bounds: The range that the run kept.
+        parameters: The parameter names of the lower and the upper bound; None if no parameter sets it.
     """
 
     stage: str
@@ -193,7 +193,7 @@ def _asked(name: str, asked: Any, cut: Cut) -> Bounds:
             own = [parameter for parameter in cut.parameters if parameter is not None] or ["lower", "upper"]
             if key not in sides:
                 raise UsageError(
-                    f"{name!r} has no bound {key!r}; give {' or '.join(map(repr, own))}.{did_you_mean(key, own)}"
+                    f"{name!r} has no bound {key!r}; pass {' or '.join(map(repr, own))}.{did_you_mean(key, own)}"
                 )
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
                 raise UsageError(f"{name}.{key}={value!r}: must be a number, or null for no bound.")
@@ -235,7 +235,7 @@ def _decided(
         for key, value in mine.items():
             fails = alive & value.is_not_null() & ~bounds[key].keep(value)
             frame = end(fails, pl.lit("dropped"), name, value, bounds[key].broken(value))
-        # A partition in which the stage has scored nothing is decided as the run decided it.
+        # If the stage has scored nothing in a partition, the decisions of the run stand.
         recorded = [value.is_not_null().any().over("partition") for value in mine.values()]
         scored = pl.any_horizontal(pl.lit(False), *recorded)
         complete = pl.all_horizontal(
@@ -243,10 +243,10 @@ def _decided(
         )
         seen = pl.when(scored).then(complete).otherwise(ended >= number)
         if stage.get("role") == DEDUPLICATION:
-            # A duplicate may be the only one left of its group now.
+            # A duplicate may now be the only one left of its group.
             lost = (pl.col("status").is_not_null() & (ended >= number)).any()
             frame = end(alive & (ended == number) & lost, pl.lit(UNDECIDED), name, nothing, nothing)
-        # It failed an old bound of a scoring stage and passes the new one; what was quarantined stays so.
+        # It failed an old bound of a scoring stage and passes the new one; quarantined documents stay quarantined.
         ends_here = alive & (ended == number) & (~scored | (pl.col("status_before") == QUARANTINED))
         frame = end(ends_here, pl.col("status_before"), name, pl.col("score_before"), pl.col("threshold_before"))
         if not stage.get("never_drops"):

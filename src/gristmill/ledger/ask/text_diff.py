@@ -53,12 +53,12 @@ class TextDiff:
 def text_diff(
     ledger: Ledger, history: DocumentHistory, *, text_field: str = "text", max_chars: int | None = None
 ) -> TextDiff | None:
-    """What differs between a document and its survivor, or between a changed document and what came out of it.
+    """What differs between a document and its survivor, or between a changed document and its result.
 
     A document that was removed is looked up in its input file, by partition and row; a survivor in the output.
 
     Args:
-        ledger: The ledger that was asked.
+        ledger: The ledger to query.
         history: A duplicate, or a document that stages changed or cut; others have nothing to compare with.
         text_field: The field with the text.
         max_chars: Longer texts are not compared; the answer says so.
@@ -144,7 +144,7 @@ def _output_record(ledger: Ledger, history: DocumentHistory, *, name: str | None
     if entry is None:
         return None
     known = history.id or name
-    if known is not None and "#" in known:  # perhaps a place, which is not in the output
+    if known is not None and "#" in known:  # perhaps a partition#row, which is not in the output
         known = None
     return output_record(ledger, entry, history.row, name=known)
 
@@ -159,7 +159,7 @@ def _text(record: Record, text_field: str, diff: TextDiff, where: str) -> str | 
 
 
 def _unified(own: str, other: str, diff: TextDiff) -> list[str]:
-    # Without line ends a text would be one line, and the whole of it different; sentences show more.
+    # A text without line breaks would be one changed line; sentences show more.
     left, right = _pieces(own), _pieces(other)
     return list(difflib.unified_diff(left, right, diff.before, diff.after, lineterm="", n=1))
 

@@ -64,7 +64,7 @@ class Change:
 class Cut:
     """A passage that a stage cut from a field of a document, or marked in it.
 
-    `start` and `end` count characters of the text that the stage was given.
+    `start` and `end` count characters of the text that the stage received.
     """
 
     stage: str
@@ -76,7 +76,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class RecordedScore:
-    """A score of a document, recorded because all scores were asked for."""
+    """A score of a document, recorded because all scores were requested."""
 
     stage: str
     score: str
@@ -91,15 +91,15 @@ class DocumentHistory:
         status: `kept`, or the outcome of the decision that ended it: `dropped`, `duplicate`, `quarantined`.
         partition: The partition it was read in.
         row: Its row number there.
-        id: Its id, where the ledger has the text.
+        id: Its id, if the ledger has the text.
         sources: The input files of the partition.
-        files: The output files it is in, when kept.
+        files: The output files that contain it, if kept.
         decisions: The decisions on it, in the order of the stages.
-        changes: What stages did to it before that.
+        changes: Changes that stages made to it before that.
         cuts: The passages that stages cut from it or marked in it.
-        scores: All its scores, where they were recorded.
-        quarantine: Cause and detail of each record of it in the quarantine.
-        answers: What language models answered when they were asked about it.
+        scores: All its scores, if they were recorded.
+        quarantine: Cause and detail of each of its records in the quarantine.
+        answers: Answers of language models about it.
         notes: What limits this answer.
     """
 
@@ -145,7 +145,7 @@ def _answer_line(answer: CachedAnswer) -> str:
 
 
 def _cut_lines(cuts: list[Cut]) -> list[str]:
-    """The cuts of each stage and reason in one line, with the first positions."""
+    """One line per stage and reason with the first positions of its cuts."""
     groups: dict[tuple[str, str, str], list[Cut]] = {}
     for cut in cuts:
         groups.setdefault((cut.stage, cut.field, cut.reason), []).append(cut)
@@ -164,10 +164,10 @@ class Why:
 
     Attributes:
         query: What was asked.
-        documents: One for every document that answers to it; empty means that none was ever seen.
-        recorded: What the ledger can be asked for: `ids`, `urls`.
-        damaged: Input files that were not read to their end; a document that was never seen may have been in one.
-        selection: The documents that the run has read, in words, where these are not all.
+        documents: All documents that match; empty if none was ever seen.
+        recorded: What documents can be looked up by: `ids`, `urls`.
+        damaged: Input files that were not read completely; a document that was not found may have been in one of them.
+        selection: A description of the documents that the run read, if not all.
     """
 
     query: str

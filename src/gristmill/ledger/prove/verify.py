@@ -42,10 +42,9 @@ _MAX_STRAY = 20
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was checked and everything that was found wrong, one sentence each; notes are nothing wrong.
+    """What was checked and all problems found, one sentence each; notes are not problems.
 
-    `damaged` has a sentence for each damaged input file: what is in the output of it cannot be proved, or all of it is
-    missing there.
+    `damaged` has a sentence for each damaged input file: its output cannot be verified or is missing altogether.
     """
 
     output: str
@@ -104,7 +103,7 @@ def verify(
     storage_options: StorageOptions = None,
     record_path: str | os.PathLike[str] | None = None,
 ) -> VerifyReport:
-    """Hold every file of an output against the manifest, the ledger and the record of the run.
+    """Check every file of an output against the manifest, the ledger and the record of the run.
 
     Args:
         output: The output of a run.
@@ -184,7 +183,7 @@ def _check_entry(folder: RunFolder, entry: ManifestEntry, listing: Mapping[str, 
 def _check_file(
     folder: RunFolder, entry: ManifestEntry, file: FileEntry, kind: str, listing: Mapping[str, int]
 ) -> tuple[list[str], bytes | None]:
-    """Size, hash and rows of one file; the content of records is handed back."""
+    """Check size, hash and rows of one file; returns the content of records."""
     who = f"{folder.shown(file.path)} of partition {entry.partition}"
     if file.path not in listing:
         return [f"{who} is missing."], None
@@ -211,7 +210,7 @@ def _check_file(
     if "xxh3:" + digest.hexdigest() != file.hash:
         problems.append(f"{who} was changed after it was written: its hash differs.")
     if kind == "data":
-        if "documents" not in entry.records:  # else the files hold sequences of tokens, and that record the documents
+        if "documents" not in entry.records:  # otherwise files hold tokens, and that record the documents
             problems += _check_rows(folder, file, who, lines + (last != b"\n"))
         return problems, None
     return problems, b"".join(pieces)
@@ -254,7 +253,7 @@ def _count_lines(folder: RunFolder, path: str) -> int:
 
 
 def _check_records(entry: ManifestEntry, sound: Mapping[str, bytes | None]) -> list[str]:
-    """Ledger, quarantine and index against the counts; `sound` has the content of the records that are intact."""
+    """Check ledger, quarantine and index against the counts; `sound` has the content of intact records."""
     who = f"Partition {entry.partition}"
     problems: list[str] = []
     expected: dict[tuple[str, str], int] = {}
@@ -304,7 +303,7 @@ def _check_records(entry: ManifestEntry, sound: Mapping[str, bytes | None]) -> l
 
 
 def _check_documents(entry: ManifestEntry, content: bytes | None) -> list[str]:
-    """Every written document has its place in a shard, and no token belongs to two documents."""
+    """Check that every written document has a place in a shard, and that no token belongs to two documents."""
     who = f"Partition {entry.partition}"
     try:
         with table_errors(f"{who}: the places of its documents"):
@@ -356,7 +355,7 @@ def _check_ids(entry: ManifestEntry, table: pa.Table, index: bytes | None) -> li
     known = table.filter(pc.is_valid(table.column("row")))
     rows = known.column("row").to_numpy()
     if len(rows) and (rows.min() < 0 or rows.max() >= entry.row_numbers):
-        told = f"the ledger speaks of row {int(rows.max())}, but only {entry.row_numbers} rows are numbered"
+        told = f"the ledger refers to row {int(rows.max())}, but only {entry.row_numbers} rows are numbered"
         return [f"Partition {entry.partition}: {told}."]
     if index is None or not len(rows) or len(index) != 8 * entry.row_numbers:
         return []
@@ -381,7 +380,7 @@ def _check_indexes(entries: Mapping[str, ManifestEntry]) -> list[str]:
 
 
 def _check_entries(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
-    """Entries are written in one way only, so that even another space in one has been put there by another program."""
+    """Entries have exactly one serialised form, so that even an additional space was put there by another program."""
     paths = {folder.record_path("manifest", key): entry for key, entry in entries.items()}
     return [
         f"{folder.shown(folder.relative(path))} has the right content but was rewritten (bytes differ)."
@@ -400,7 +399,7 @@ def _check_plan(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list
         return [f"{name} is missing, so the plan that made this output is unknown."]
     other = [key for key, entry in entries.items() if entry.plan != plan_digest(plan)]
     if other:
-        return [f"{len(other)} partitions, {other[0]} the first, were not written by the plan in {name}."]
+        return [f"{len(other)} partitions, starting with {other[0]}, were not written by the plan in {name}."]
     return []
 
 
@@ -439,17 +438,17 @@ def _check_run(folder: RunFolder, entries: Mapping[str, ManifestEntry], report: 
 
 
 def _input_notes(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
-    """What the run did not read of its input, and what has been added to it since."""
+    """Report input that the run did not read, and files added to the input since."""
     try:
         run = read_run(folder) or {}
     except VerificationError:
-        return []  # told as a problem
+        return []  # reported as a problem
     files = run.get("files")
     if not isinstance(files, dict):
         return []  # a record of an earlier version
     notes = [sentence(files["left_out"])] if files.get("left_out") else []
     read = (part["relative"] for entry in entries.values() for part in entry.source)
-    # Of a run that did not end, files that are not committed may simply not have had their turn.
+    # If the run did not finish, uncommitted files may simply not have been reached.
     new = appeared_since(folder, files, read) if run.get("status") == "done" else []
     if new:
         shown = ", ".join(new[:EXAMPLES]) + (", …" if len(new) > EXAMPLES else "")
@@ -458,7 +457,7 @@ def _input_notes(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> lis
 
 
 def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
-    """The record of the run, and the files whose hashes it has, are as they were when the run ended."""
+    """Check that the record of the run, and the files it has hashes of, are unchanged since the run ended."""
     problems = []
     name = folder.shown(f"{RECORD_FOLDER}/run.json")
     if run.get("seal") != checksum(run):
@@ -476,7 +475,7 @@ def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
 
 
 def _check_contamination(folder: RunFolder) -> list[str]:
-    """What was found of benchmarks, where they were searched for, is as it was written."""
+    """Check that the list of benchmark items, if there is one, is unchanged."""
     try:
         read_contamination(folder)
     except VerificationError as error:
@@ -485,7 +484,7 @@ def _check_contamination(folder: RunFolder) -> list[str]:
 
 
 def _check_page(folder: RunFolder, listing: Mapping[str, int]) -> list[str]:
-    """The page about the run, where there is one, is as it was made."""
+    """Check that the report page, if there is one, is unchanged."""
     name = f"{RECORD_FOLDER}/{RECORD_FILES['report']}"
     if name not in listing:
         return []
@@ -499,14 +498,14 @@ def _check_strays(
     folder: RunFolder, entries: Mapping[str, ManifestEntry], listing: Mapping[str, int], described: Set[str]
 ) -> list[str]:
     expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()}
-    expected |= {"README.md", "_croissant.json", *described}  # the card of the data set, and what describes it
+    expected |= {"README.md", "_croissant.json", *described}  # the dataset card, and its description
     kept = f"{RECORD_FOLDER}/input/"  # standard input
-    answers = f"{RECORD_FOLDER}/answers/"  # of language models, from this run and earlier ones
+    answers = f"{RECORD_FOLDER}/answers/"  # answers of language models, from this run and earlier ones
     for entry in entries.values():
         expected.add(folder.relative(folder.record_path("manifest", entry.partition)))
         expected.update(file.path for file in entry.all_files)
         expected.update(kept + part["relative"] for part in entry.source if f"{kept}{part['relative']}" in listing)
-    # What lies in the manifest and cannot be read as an entry has been named already.
+    # Files in the manifest that are not valid entries have already been reported.
     named = f"{RECORD_FOLDER}/manifest/"
     temporary = named + TEMPORARY_PREFIX
     of_workflow = belongs_to_workflow(folder, listing)

@@ -1,1 +1,1 @@
-"""What is written down while a pipeline runs."""
+"""What is recorded while a pipeline runs."""

@@ -1,8 +1,8 @@
-"""Answers that were paid for, kept in files so that none is paid for twice.
+"""Caches paid answers in files, so that none is paid for twice.
 
-Each worker process appends to a file of its own; a record is written in one call as soon as its answer has arrived.
-A record that was cut off by the end of a process is ignored, and so is one whose checksum does not match. Memory holds
-32 bytes per answer: half of its key, and where it lies.
+Each worker process appends to its own file; a record is written in one call as soon as its answer arrives. Records that
+are truncated or whose checksum does not match are ignored. Memory use is 32 bytes per answer: half of its key, and its
+location.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 KEY_BYTES = 16
 ENDING = ".answers"
 _MAGIC = b"gristmill answers 1\n"
-_HEAD = struct.Struct("<IQ16sQII")  # size of the payload, checksum of all that follows, key, stage, tokens in and out
+_HEAD = struct.Struct("<IQ16sQII")  # size of the payload, checksum of the rest, key, stage, tokens in and out
 _AFTER_CHECKSUM = 12
 _MOST = 1 << 31
 _ELSEWHERE = "elsewhere.json"
@@ -38,7 +38,7 @@ _ELSEWHERE = "elsewhere.json"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Tokens that were paid for: those of questions and those of answers."""
+    """Tokens that were paid for, in prompts and in answers."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -48,7 +48,7 @@ class Spent:
 
     @property
     def tokens(self) -> int:
-        """All of them."""
+        """The total."""
         return self.prompt_tokens + self.completion_tokens
 
 
@@ -61,13 +61,13 @@ class CachedAnswer:
         stage: The stage that asked.
         model: The model that was asked.
         served_by: The model that answered, as the server names it.
-        text: What it said; None if it returned no text.
+        text: The answer; None if it returned no text.
         finish_reason: Why the text ended.
-        prompt_tokens: Tokens of the question.
+        prompt_tokens: Tokens of the prompt.
         completion_tokens: Tokens of the answer.
         at: When it arrived, in seconds since 1970.
         source: The partition and row of the document that it was first asked for.
-        record: The record of the output with that document, where the answer is kept elsewhere.
+        record: The record of the output with that document, if the answer is stored elsewhere.
     """
 
     key: str
@@ -84,22 +84,22 @@ class CachedAnswer:
 
 
 def key_prefix(model: str, parameters: Any) -> bytes:
-    """What all keys of a stage have in common."""
+    """The part that all keys of a stage share."""
     return blake2b(orjson.dumps([model, parameters], option=orjson.OPT_SORT_KEYS), digest_size=32).digest()
 
 
 def answer_key(prefix: bytes, messages: Sequence[Any]) -> bytes:
-    """The digest by which an answer is found."""
+    """The digest that identifies an answer."""
     return blake2b(prefix + orjson.dumps(messages), digest_size=KEY_BYTES).digest()
 
 
 class AnswerCache:
-    """The recorded answers in a folder, and a file that takes new ones.
+    """The recorded answers in a folder, and a file for new ones.
 
     Several processes may use one folder: each sees what others have written when it calls `refresh`.
 
     Args:
-        folder: A local folder; made when the first answer is recorded.
+        folder: A local folder; created with the first answer.
         record: The record of the output that asks, for a folder that is not in it.
 
     Example:
@@ -127,7 +127,7 @@ class AnswerCache:
     # --- reading ---
 
     def refresh(self) -> None:
-        """Take in what was recorded since the last call, by this process or others."""
+        """Load what this process or others recorded since the last call."""
         try:
             with os.scandir(self.folder) as entries:
                 found = sorted((entry.name, entry.stat().st_size) for entry in entries if entry.name.endswith(ENDING))
@@ -143,7 +143,7 @@ class AnswerCache:
         if hashes:
             new = np.frombuffer(b"".join(hashes), np.uint64)
             order = np.argsort(new, kind="stable")
-            # Behind equal ones that were there before: of equal ones, the first that was seen stays the first.
+            # After existing equal keys, so that the first answer seen stays the first.
             at = np.searchsorted(self._hashes, new[order], side="right")
             self._hashes = np.insert(self._hashes, at, new[order])
             self._places = np.insert(self._places, at, np.array(places, np.int64).reshape(-1, 3)[order], axis=0)
@@ -155,12 +155,12 @@ class AnswerCache:
         return self._numbers[name]
 
     def _scan(self, number: int, begin: int, size: int, hashes: list[bytes], places: list[int]) -> int:
-        """Collect the whole records from `begin`; returns where the next one will begin."""
+        """Collect complete records from `begin`; returns the position of the next one."""
         step, buffer, first = 1 << 20, b"", begin
         at = begin
         if begin == 0:
             if os.pread(self._descriptor(number), len(_MAGIC), 0) != _MAGIC:
-                return size  # not a file of this format: never looked at again
+                return size  # not a file of this format: skipped from now on
             at = first = len(_MAGIC)
         head = _HEAD.size
         sums: dict[int, list[int]] = {}
@@ -201,7 +201,7 @@ class AnswerCache:
         return found
 
     def _at(self, place: int, key: bytes) -> CachedAnswer | None:
-        """The answer at this place of the index or, where others share half of the key, at one of the next."""
+        """The answer at this index position or, if others share half of the key, at one of the next."""
         half = self._hashes[place]
         while place < len(self._hashes) and self._hashes[place] == half:
             number, offset, size = self._places[place].tolist()
@@ -222,7 +222,7 @@ class AnswerCache:
                 yield answer
 
     def spent_by(self, stage: str) -> Spent:
-        """What the recorded answers to questions of this stage have cost, in tokens."""
+        """The cost of the recorded answers of this stage, in tokens."""
         return self.spent.get(_stage_hash(stage), Spent())
 
     # --- writing ---
@@ -230,7 +230,7 @@ class AnswerCache:
     def add(
         self, key: bytes, answer: Answer, *, stage: str, model: str, spent: Spent, source: tuple[str, int] = ("", -1)
     ) -> CachedAnswer:
-        """Record an answer: once this returns, no end of the process can lose it."""
+        """Record an answer: once this returns, it survives the end of the process."""
         text = answer.texts[0] if answer.texts else None
         reason = answer.finish_reasons[0] if answer.finish_reasons else ""
         at = time.time()
@@ -258,7 +258,7 @@ class AnswerCache:
             view = view[os.write(self._own, view) :]
 
     def sync(self) -> None:
-        """Make sure that what was recorded survives a failure of the machine, too."""
+        """Make sure that recorded answers also survive a failure of the machine."""
         if self._own is not None:
             os.fsync(self._own)
 
@@ -274,7 +274,7 @@ def _stage_hash(stage: str) -> int:
 
 
 def _unpacked(record: bytes) -> CachedAnswer | None:
-    """The answer in a record; None where the record is damaged."""
+    """The answer in a record; None if the record is damaged."""
     if len(record) < _HEAD.size:
         return None
     length, checksum, key, _, prompt, completion = _HEAD.unpack_from(record)
@@ -287,17 +287,17 @@ def _unpacked(record: bytes) -> CachedAnswer | None:
 
 
 def record_id(record: str) -> str:
-    """What names the record of an output in answers that are kept elsewhere."""
+    """The name of an output's record in answers that are stored elsewhere."""
     return os.path.realpath(record) if is_local(record) else record.rstrip("/")
 
 
 def note_elsewhere(folder: RunFolder, places: Mapping[str, str]) -> None:
-    """Note in the record of an output where stages keep answers."""
+    """Store in the record of an output where stages keep answers."""
     folder.write(f"{folder.record_path('answers')}/{_ELSEWHERE}", orjson.dumps(dict(places)))
 
 
 def noted_elsewhere(folder: RunFolder) -> dict[str, str]:
-    """The folders, by stage, where answers are kept that are not in the record of the output."""
+    """The folders, by stage, of answers that are not in the record of the output."""
     try:
         found = orjson.loads(folder.read(f"{folder.record_path('answers')}/{_ELSEWHERE}"))
     except (FileNotFoundError, ValueError):

@@ -1,7 +1,7 @@
 """Committing a partition: check that its rows add up, write its record, move its files into place, then the entry.
 
-A crash between any two steps leaves an entry that is still pending, or none: nothing that counts as output. What was
-left behind is listed in that entry, and is replaced or removed by the next commit of the partition.
+A crash between any two steps leaves a pending entry or none, so nothing that counts as output. Files left behind are
+listed in that entry, and the next commit of the partition replaces or removes them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def commit_partition(
         trail: Everything recorded about the partition, merged.
         plan_digest: The digest of the plan that ran.
         stage_order: The stages that documents pass, from the reader to the writer.
-        read_from: The step whose output was read: the entry and the record go on where its own end.
-        keeps_rows: Record which row each written document was.
+        read_from: The step whose output was read: the entry and the record continue those of that step.
+        keeps_rows: Record the input row of each written document.
 
     Raises:
         ConservationError: The rows do not add up; nothing was written.
@@ -73,7 +73,7 @@ def commit_partition(
     rows_read = row_numbers = source_rows(counts)
     for identity in trail.identities:
         row_numbers = max(row_numbers, int(identity.rows.max(initial=-1)) + 1)
-    if trail.quarantine:  # in a sample the last row can be one of these
+    if trail.quarantine:  # in a sample the last row can be one of them
         row_numbers = max(row_numbers, 1 + max(map(attrgetter("row"), trail.quarantine)))
     contents = _record_contents(trail, stage_order, row_numbers)
     for extra in of_record:
@@ -110,14 +110,14 @@ def commit_partition(
     if earlier is not None:
         own = committed.all_files
         if earlier == committed and all(folder.size(folder.join(file.path)) == file.size for file in own):
-            # Another process was faster. Announcing the partition again would make it pending for a moment.
+            # Another process was faster. Announcing the partition again would briefly make it pending.
             for staged, final in zip(staged_files, committed.files, strict=True):
                 if staged.path != folder.join(final.path):
                     folder.remove(staged.path)
             return committed
         paths = {file.path for file in own}
         leftovers = [file for file in earlier.all_files if file.path not in paths]
-    # From here on an entry names every file that may lie around, and nothing counts until it says committed.
+    # From here on the entry lists every file that may exist, and nothing counts until it is committed.
     manifest.add(replace(committed, state=PENDING, files=(*committed.files, *leftovers)))
     for kind in {**PARTITION_FILES, **contents}:
         path = folder.record_path(kind, partition.id)
@@ -136,7 +136,7 @@ def commit_partition(
 
 
 def remove_partition(folder: RunFolder, partition_id: str) -> bool:
-    """Take a partition out of the output: first its entry stops counting, then its files go.
+    """Remove a partition from the output: first its entry is invalidated, then its files are removed.
 
     Returns whether there was anything.
     """
@@ -153,14 +153,14 @@ def remove_partition(folder: RunFolder, partition_id: str) -> bool:
 def check_conservation(
     partition_id: str, trail: Trail, counts: dict[str, StageCount], staged_files: Sequence[WrittenFile]
 ) -> int:
-    """How many rows of a partition were dropped, once it is sure that every row is accounted for.
+    """The number of dropped rows of a partition, after checking that every row is accounted for.
 
     Every dropped row must have a decision and every quarantined one a record, or `why` could not answer.
 
     Args:
         partition_id: The partition.
         trail: Everything recorded about it.
-        counts: Of this, the counts of the stages of the plan, in their order.
+        counts: The counts of the stages of the plan among these, in plan order.
         staged_files: The finished data files.
 
     Raises:
@@ -223,7 +223,7 @@ def check_conservation(
 
 
 def source_rows(counts: Mapping[str, StageCount]) -> int:
-    """The rows of the source: what the first stage with any created, or was given where documents came by hand."""
+    """The rows of the source: created by the first stage that has rows, or passed to it as initial tasks."""
     for count in counts.values():
         if count.rows_in + count.created:
             return count.rows_in + count.created
@@ -268,7 +268,7 @@ def _record_contents(trail: Trail, stage_order: Sequence[str], row_numbers: int)
 
 
 def _damaged_files(partition: Partition, trail: Trail) -> tuple[DamagedFile, ...] | None:
-    """The damaged files of the source, from what the reader has set aside; None if there are none."""
+    """The damaged files of the source, from what the reader quarantined; None if there are none."""
     damage = sorted((record for record in trail.quarantine if record.lost), key=attrgetter("row"))
     if not damage:
         return None
@@ -282,7 +282,7 @@ def _damaged_files(partition: Partition, trail: Trail) -> tuple[DamagedFile, ...
 
 
 def _data_files(folder: RunFolder, partition: Partition, staged_files: Sequence[WrittenFile]) -> tuple[FileEntry, ...]:
-    """The data files of a partition as they will lie in the output."""
+    """The data files of a partition with their paths in the output."""
     files, partition_id = [], partition.id
     for file in staged_files:
         name = posixpath.basename(file.path.replace("\\", "/"))

@@ -15,14 +15,14 @@ FORMAT = 1
 
 
 def write_contamination(folder: RunFolder, found: Mapping[str, Any]) -> None:
-    """Record what was found, sealed."""
+    """Record what was found, with a checksum."""
     record = {**found, "format": FORMAT}
     record["seal"] = checksum(record)
     folder.write(folder.record_path("contamination"), json_bytes(record))
 
 
 def read_contamination(folder: RunFolder) -> dict[str, Any] | None:
-    """What `write_contamination` has left; None where nothing was searched for.
+    """What `write_contamination` wrote; None if there was no search.
 
     Raises:
         VerificationError: The file is damaged.

@@ -1,7 +1,7 @@
-"""`dataset.json`: where the shards of a shuffle or a mixture come from, sealed; and the check of it.
+"""`dataset.json`: the origin of the shards of a shuffle or a mixture, with a checksum; and its verification.
 
-It names the inputs with their digests, the settings, the versions, the licences by source and every shard with its
-hash. The table that leads from every document to its shard and offset lies in `steps/documents`.
+It lists the inputs with their digests, the settings, the versions, the licences by source and every shard with its
+hash. The table that maps every document to its shard and offset is in `steps/documents`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 FORMAT = 1
 DATASET_FILE = f"{RECORD_FOLDER}/dataset.json"
 DOCUMENTS = "documents"
-"""The step whose table leads from documents to shards."""
+"""The step whose table maps documents to shards."""
 
 
 def documents_path(folder: RunFolder) -> str:
-    """The folder with the table that leads from documents to shards."""
+    """The folder with the table that maps documents to shards."""
     return folder.join(f"{RECORD_FOLDER}/{STEPS_FOLDER}/{DOCUMENTS}")
 
 
@@ -40,7 +40,7 @@ def write_dataset_record(folder: RunFolder, facts: Mapping[str, Any]) -> None:
 
 
 def read_dataset_record(folder: RunFolder) -> dict[str, Any] | None:
-    """What `write_dataset_record` has left; None where there is none.
+    """What `write_dataset_record` wrote; None if there is none.
 
     Raises:
         VerificationError: The file is damaged.
@@ -60,7 +60,7 @@ def read_dataset_record(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def check_dataset(folder: RunFolder, report: VerifyReport, entries: Mapping[str, ManifestEntry]) -> None:
-    """Hold the record of a data set against the manifest of its output; problems are added to the report."""
+    """Check the record of a data set against the manifest of its output; problems are added to the report."""
     try:
         record = read_dataset_record(folder)
     except VerificationError as error:

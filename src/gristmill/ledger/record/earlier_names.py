@@ -1,7 +1,7 @@
-"""The names that built-in filters had in records of earlier versions, where now they have those of their classes.
+"""The names of built-in filters in records of earlier versions; filters are now named after their classes.
 
-An output that has the earlier names keeps them when a run resumes it, so that its record has one name for each filter.
-Whoever asks a record for a filter may use either name.
+An output with the earlier names keeps them when a run resumes it, so that its record has one name per filter. Queries
+accept either name.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NAMES = re.compile(rf"(?<![A-Za-z])(?:({'|'.join(_EARLIER)})|({'|'.join(_NGRAMS
 
 
 def earlier_name(name: str) -> str:
-    """What records of earlier versions have where now `name` is written; `name` itself where nothing has changed.
+    """The earlier name of `name` in old records; `name` itself if it has not changed.
 
     Example:
         >>> earlier_name("WordCountFilter"), earlier_name("RepeatingTopNGramsFilter_n3"), earlier_name("mine")
@@ -64,7 +64,7 @@ def earlier_name(name: str) -> str:
 
 
 def recorded_name(asked: str, recorded: Iterable[str]) -> str:
-    """The name in a record for what is asked for by its name of now or of then; `asked` itself if there is none.
+    """The name that a record uses for a filter given by its current or earlier name; `asked` itself if there is none.
 
     Example:
         >>> recorded_name("word_count", ["WordCountFilter"]), recorded_name("WordCountFilter", ["word_count"])

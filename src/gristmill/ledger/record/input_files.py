@@ -1,6 +1,6 @@
 """The files of the input that a run does not read: their totals for people, their list for the record.
 
-The list is a file of its own beside `run.json`, one JSON object per line.
+The list is a separate file beside `run.json`, one JSON object per line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gristmill.ledger.record.layout import RunFolder
 from gristmill.storage.files import LeftOut, is_local, survey
 
 EXAMPLES = 5
-"""How many files are named for each reason where not all are."""
+"""Number of files named per reason if not all are."""
 _REASONS = {
     "extension": "with another extension",
     "shard": "in other shards of the array",
@@ -30,7 +30,7 @@ _REASONS = {
 
 
 def totals(left_out: Iterable[LeftOut]) -> dict[str, dict[str, Any]]:
-    """How many files there are for each reason, with the first of them as examples."""
+    """The number of files for each reason, with the first ones as examples."""
     found: dict[str, dict[str, Any]] = {}
     for item in left_out:
         total = found.setdefault(item.reason, {"files": 0, "examples": []})
@@ -53,7 +53,7 @@ def sentence(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def record_list(folder: RunFolder, left_out: Iterable[LeftOut]) -> None:
-    """Put the list into the record."""
+    """Write the list to the record."""
     lines = [
         orjson.dumps({"path": _text(item.relative), "reason": item.reason, "files": item.files}) for item in left_out
     ]
@@ -61,12 +61,12 @@ def record_list(folder: RunFolder, left_out: Iterable[LeftOut]) -> None:
 
 
 def _text(name: str) -> str:
-    """A file's name as JSON can hold it, also where it is not UTF-8."""
+    """A file's name in a form that JSON can hold, even if it is not UTF-8."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def appeared_since(folder: RunFolder, files: Mapping[str, Any], read: Iterable[str]) -> list[str]:
-    """The files that lie in the input now and did not when the run looked; none where the input is not on this machine.
+    """The input files that were added since the run; none if the input is not on this machine.
 
     Args:
         folder: The output.
@@ -80,7 +80,7 @@ def appeared_since(folder: RunFolder, files: Mapping[str, Any], read: Iterable[s
     try:
         now = survey(paths, extensions=files.get("extensions"))
     except (GristmillError, OSError):
-        return []  # the input is gone or cannot be read any more
+        return []  # the input is gone or no longer readable
     with contextlib.suppress(FileNotFoundError):  # no list: everything was read
         known.update(orjson.loads(line)["path"] for line in folder.read(folder.record_path("left_out")).splitlines())
     there = [*(file.relative for file in now.files), *(item.relative for item in now.left_out)]

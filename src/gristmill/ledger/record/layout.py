@@ -1,7 +1,7 @@
-"""Where the files of a run lie, on any fsspec store: the data, the record beside it, and what may be there already.
+"""The layout of a run's files, on any fsspec store: the data, the record beside it, and what may already exist.
 
-The output holds data and nothing else. Its record lies in `OUTPUT.gristmill/`, or where it was asked for. Nothing else
-in the package knows these names.
+The output holds data and nothing else. Its record is in `OUTPUT.gristmill/`, or in the requested place. No other module
+knows these names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gristmill.storage.files import (
 )
 
 RECORD_FOLDER = "_gristmill"
-"""Stands for the record in the names that a manifest has, wherever it lies; version 0.1 kept it in the output."""
+"""Stands for the record in the paths of a manifest, wherever it is; version 0.1 kept it in the output."""
 RECORD_FILES = {
     "run": "run.json",
     "plan": "plan.json",
@@ -63,21 +63,21 @@ PARTITION_FILES = {
     "quarantine": "quarantine/{}.jsonl",
     "documents": "documents/{}.parquet",
 }
-"""Files that the record of a partition may consist of, besides its manifest entry."""
+"""Files that the record of a partition may consist of, in addition to its manifest entry."""
 STEPS_FOLDER = "steps"
 """The folder in the record folder where a workflow keeps the runs of its earlier steps, each with its own record."""
 
 _PLACES = {
     **RECORD_FILES,
     **PARTITION_FILES,
-    "rows": "index/{}.rows",  # only in the steps of a longer run
+    "rows": "index/{}.rows",  # only in the steps of a multi-step run
     "manifest": "manifest/{}.json",
     "staging": "staging/{}",
-    "input": "input/{}",  # standard input of another format than JSONL
-    "answers": "answers/{}",  # of language models
+    "input": "input/{}",  # standard input in a format other than JSONL
+    "answers": "answers/{}",  # answers of language models
 }
 RECORD_NAMES = frozenset(place.partition("/")[0] for place in (*_PLACES.values(), STEPS_FOLDER))
-"""What lies directly in a record folder; a workflow has its lists there too."""
+"""What is directly in a record folder; a workflow also keeps its lists there."""
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 _MAX_NAME_BYTES = 230  # leaves room for the endings above within the 255 of most file systems
 _STAGING = re.compile(r"(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]+")
@@ -86,10 +86,10 @@ _DATA_ENDING = re.compile(r"\.(jsonl|json|ndjson|parquet|csv|tsv|arrow)(\.(gz|zs
 
 
 class RunFolder:
-    """One output with its record: their paths, the file operations that a record needs, and what may lie there.
+    """One output with its record: their paths, the file operations that a record needs, and what may exist there.
 
-    An output is a folder, or a single file where its name is one of a data file (`clean.jsonl`) and there is no folder
-    of that name. Nothing is created until something is written.
+    An output is a folder, or a single file if it is named like a data file (`clean.jsonl`) and there is no folder of
+    that name. Nothing is created until something is written.
 
     Args:
         path: A local path or a URL.
@@ -99,11 +99,11 @@ class RunFolder:
     Attributes:
         path: The output.
         record: The folder with its record.
-        ending: The ending of its name where the output is a single file, else None.
-        data_folder: The folder that the data files lie in.
+        ending: The file extension if the output is a single file, otherwise None.
+        data_folder: The folder with the data files.
 
     Raises:
-        UsageError: There is no place beside the output, and none is given.
+        UsageError: There is no place beside the output, and none was specified.
 
     Example:
         >>> RunFolder("memory://out").record_path("ledger", "part-0")
@@ -143,7 +143,7 @@ class RunFolder:
     # --- paths ---
 
     def join(self, relative: str) -> str:
-        """The full path of a file given by the name that a manifest has for it.
+        """The full path of a file, given its name in a manifest.
 
         Raises:
             VerificationError: The path leads out of the folder.
@@ -160,14 +160,14 @@ class RunFolder:
         return self.path if relative == f"output{self.ending}" else f"{self.path}/{relative}"
 
     def relative(self, path: str) -> str:
-        """The name that a manifest has for a file of the output or of the record."""
+        """The name in a manifest of a file of the output or of the record."""
         if path.startswith(f"{self.record}/"):
             return f"{RECORD_FOLDER}{path[len(self.record) :]}"
         # A file may be renamed together with its record.
         return path[len(self.path) + 1 :] if self.ending is None else f"output{self.ending}"
 
     def shown(self, relative: str) -> str:
-        """What messages call such a file: the name of its folder and the rest."""
+        """The name of such a file in messages: its folder's name and the rest."""
         first, _, rest = relative.partition("/")
         if first == RECORD_FOLDER:
             return f"{posixpath.basename(self.record)}/{rest}"
@@ -178,7 +178,7 @@ class RunFolder:
 
         Args:
             kind: A key of `RECORD_FILES` or `PARTITION_FILES`, `manifest` or `staging`.
-            partition: The id of the partition; without it, what every partition has is the folder of these files.
+            partition: The id of the partition; without it, the path of a per-partition file is its folder.
         """
         place = _PLACES[kind]
         if partition is not None:
@@ -198,10 +198,10 @@ class RunFolder:
     # --- work in progress ---
 
     def new_staging(self) -> str:
-        """A name for a folder of work in progress that only this process uses; made by whoever writes into it."""
+        """The name of a folder for work in progress that only this process uses; created on first write."""
         try:
             with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-                start = int(file.read().rpartition(")")[2].split()[19])  # as `process_start_time` gives it
+                start = int(file.read().rpartition(")")[2].split()[19])  # as returned by `process_start_time`
         except OSError:
             start = process_start_time(os.getpid()) or 0
         return self.record_path("staging", f"{_HOST}-{os.getpid()}-{start}-{uuid.uuid4().hex[:8]}")
@@ -209,10 +209,10 @@ class RunFolder:
     def sweep(self, own: str | None = None) -> list[str]:
         """Remove temporary files and staging folders of ended processes of this machine; returns the folders' names.
 
-        What another machine stages is left alone: nothing tells whether it is still at work.
+        Staging folders of other machines are left alone: it is unknown whether they are still in use.
 
         Args:
-            own: A staging folder of this process that is no longer needed; it goes first.
+            own: A staging folder of this process that is no longer needed; removed first.
         """
         if own is not None:
             self.remove_tree(own)
@@ -226,7 +226,7 @@ class RunFolder:
             if _abandoned(name):
                 self.remove_tree(f"{staging}/{name}")
                 gone.append(name)
-        # Other stores publish on completion and have no temporaries. Data files lie in the folder itself.
+        # Other stores publish on completion and have no temporary files. Data files are in the folder itself.
         if is_local(staging):
             with contextlib.suppress(OSError):
                 os.rmdir(staging)
@@ -238,15 +238,15 @@ class RunFolder:
     # --- file operations ---
 
     def _at(self, path: str) -> tuple[Any, str]:
-        """The file system of a path, None for this machine, and the path as it wants it."""
+        """The file system of a path (None for this machine), and the path in its form."""
         return (None, path) if is_local(path) else filesystem(path, self.storage_options)
 
     def _is_folder(self, path: str, *, empty: bool = True) -> bool:
-        """Whether a folder is there; with `empty=False` only if there is something in it."""
+        """Whether a folder exists; with `empty=False` only if it is not empty."""
         fs, inner = self._at(path)
         if fs is None:
             return os.path.isdir(path) and (empty or bool(os.listdir(path)))
-        with store_errors(self.path):  # the first question to the store
+        with store_errors(self.path):  # the first request to the store
             fs.invalidate_cache()
             return bool(fs.isdir(inner))
 
@@ -263,7 +263,7 @@ class RunFolder:
             return file.read()
 
     def read_many(self, paths: list[str]) -> dict[str, bytes | Exception]:
-        """The bytes of many files of one folder, or why one could not be read."""
+        """The bytes of many files of one folder, or for each the reason why it could not be read."""
         found: dict[str, bytes | Exception] = {}
         if paths and not is_local(paths[0]):
             inner = {path: self._at(path)[1] for path in paths}
@@ -279,16 +279,16 @@ class RunFolder:
         return found
 
     def write(self, path: str, data: bytes) -> None:
-        """Put `data` at `path` in one step."""
+        """Write `data` to `path` atomically."""
         write_bytes_atomic(path, data, storage_options=self.storage_options)
 
     def open(self, path: str) -> BinaryIO:
-        """A seekable file to read from."""
+        """A seekable file for reading."""
         fs, inner = self._at(path)
         return open(path, "rb") if fs is None else cast(BinaryIO, fs.open(inner, "rb"))
 
     def exists(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Whether a file exists."""
         fs, inner = self._at(path)
         return os.path.isfile(path) if fs is None else bool(fs.isfile(inner))
 
@@ -311,12 +311,12 @@ class RunFolder:
         return True
 
     def remove_profile(self) -> None:
-        """Remove the profile of an earlier run from the record: it says nothing about a later one."""
+        """Remove the profile of an earlier run from the record: it does not describe a later one."""
         for kind in ("profile", "profile_page"):
             self.remove(self.record_path(kind))
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder below the output or its record with all that is in it; nothing happens when there is none."""
+        """Remove a folder below the output or its record with its contents; does nothing if there is none."""
         if not path.startswith((f"{self.record}/", f"{self.path}/")):
             raise OutputError(
                 f"{path} is not a folder of {self.path} or of its record, so it is not removed.", path=path
@@ -330,7 +330,7 @@ class RunFolder:
                 fs.rm(inner, recursive=True)
 
     def move(self, source: str, target: str) -> None:
-        """Rename a staged file (or where the store has no rename: copy and delete), replacing what is at `target`.
+        """Rename a staged file (or copy and delete if the store has no rename), replacing what is at `target`.
 
         Raises:
             OutputError: The file is gone, or `target` cannot be written.
@@ -364,7 +364,7 @@ class RunFolder:
             ) from error
         except OSError as error:
             raise output_error(target, error) from error
-        except Exception as error:  # libraries of stores have classes of their own
+        except Exception as error:  # store libraries have their own exception classes
             if fs is None:
                 raise
             raise store_error(target, error) from error
@@ -372,7 +372,7 @@ class RunFolder:
     def walk(self, folder: str | None = None) -> dict[str, int]:
         """All files below `folder` by their path relative to it, with their sizes.
 
-        Without `folder` those of the output and of its record, by the names that a manifest has.
+        Without `folder`, those of the output and of its record, by their names in a manifest.
         """
         if folder is None:
             found = self.walk(self.path) if self.ending is None else {}
@@ -403,10 +403,10 @@ class RunFolder:
                 continue
         return dict(sorted(found.items()))
 
-    # --- what may be there ---
+    # --- what may exist ---
 
     def has_run(self) -> bool:
-        """Whether a run has begun here, even if it came to nothing."""
+        """Whether a run has started here, even if it committed nothing."""
         if self.exists(self.record_path("plan")) or self.exists(self.record_path("run")):
             return True
         return bool(self.walk(self.record_path("manifest")))
@@ -439,12 +439,12 @@ class RunFolder:
 
 
 def step_folder(path: str, storage_options: StorageOptions = None) -> RunFolder:
-    """The folder of a step of a workflow: its record lies in it, so that a step can be deleted as a whole."""
+    """The folder of a step of a workflow: its record is inside it, so that a step can be deleted as a whole."""
     return RunFolder(path, storage_options, record_path=f"{path.rstrip('/')}/{RECORD_FOLDER}")
 
 
 def list_folder(output: RunFolder, name: str) -> RunFolder:
-    """The folder of a list of documents in the output of a workflow: its record lies in that of the output."""
+    """The folder of a list of documents in the output of a workflow: its record is inside that of the output."""
     folder = RunFolder(output.join(name), output.storage_options)
     if folder.record.endswith(f"/{RECORD_FOLDER}"):
         return folder
@@ -457,7 +457,7 @@ def _plain(path: str | os.PathLike[str]) -> str:
 
 
 def safe_name(partition_id: str) -> str:
-    """`partition_id`, once it is clear that as a file name it stays in its folder.
+    """`partition_id`, after checking that as a file name it stays in its folder.
 
     Raises:
         UsageError: It would not.
@@ -487,7 +487,7 @@ def _abandoned(name: str) -> bool:
         return start != int(match["start"])
     try:
         os.kill(pid, 0)
-    except PermissionError:  # somebody else's, of which the system shows no more
+    except PermissionError:  # another user's process, which the system hides
         return False
     except ProcessLookupError:
         pass

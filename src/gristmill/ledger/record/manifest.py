@@ -42,7 +42,7 @@ _ENTRY = {
 class FileEntry:
     """A file that belongs to a partition, by its path below the output; `rows` is None for the index.
 
-    A path that begins with `_gristmill/` is one in the record, wherever that lies.
+    A path that begins with `_gristmill/` is in the record, wherever that is.
     """
 
     path: str
@@ -53,15 +53,15 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class DamagedFile:
-    """An input file that is damaged, and what came of it.
+    """A damaged input file, and what was lost and salvaged.
 
     Attributes:
         file: Its path below the input root.
         cause: As in the quarantine.
         detail: What was found, for people.
-        lost: About how many of its records are missing from the output.
+        lost: Approximate number of its records that are missing from the output.
         row: The row number of its record in the quarantine.
-        salvaged: How many rows before that one were read from it and went on (`--salvage`); None for none of them.
+        salvaged: Number of rows before that one that were read and kept (`--salvage`); None if none were.
     """
 
     file: str
@@ -79,7 +79,7 @@ class DamagedFile:
 class ManifestEntry:
     """What a committed partition was made from, what it consists of, and what happened to its rows.
 
-    No times in it: two runs of the same plan over the same input give equal entries.
+    Contains no times: two runs of the same plan over the same input produce equal entries.
 
     Attributes:
         partition: The id.
@@ -92,10 +92,10 @@ class ManifestEntry:
             `quarantine`.
         stages: The counts of every stage, in the order of the plan.
         rows_read: Rows that the source created.
-        row_numbers: One more than the highest row number in use; above `rows_read` where one quarantined record
-            stands for several rows.
-        batches: Only in entries of version 0.1: the first row of each batch that was read, where there were several.
-        damaged: The damaged files of the source, where there are any.
+        row_numbers: One more than the highest row number in use; above `rows_read` if one quarantined record stands for
+            several rows.
+        batches: Only in entries of version 0.1: the first row of each batch that was read, if there were several.
+        damaged: The damaged files of the source, if any.
     """
 
     partition: str
@@ -117,7 +117,7 @@ class ManifestEntry:
 
     @property
     def lost(self) -> int:
-        """About how many records were lost with damaged files, besides the one that each has in quarantine."""
+        """Approximate number of records lost with damaged files, not counting the one that each has in quarantine."""
         return sum(file.lost - 1 for file in self.damaged or ())
 
     @property
@@ -128,14 +128,14 @@ class ManifestEntry:
     def to_bytes(self) -> bytes:
         """The JSON text of the entry, with a checksum over all other values that reveals edits."""
         try:
-            values = orjson.loads(orjson.dumps(self))  # plain values, many times faster than by asdict
+            values = orjson.loads(orjson.dumps(self))  # plain values, many times faster than asdict
         except TypeError:  # file names that are not UTF-8
             values = asdict(self)
         counts = values["stages"]
         values |= {"format": 1, "stages": []}
         for name, count in counts.items():
             stage = {"stage": name, **count}
-            # These depend on how rows were cut into batches; they belong to the record of a run, as times do.
+            # These depend on how rows were split into batches; like times, they belong to the record of a run.
             del stage["bytes_in"], stage["bytes_out"]
             if not stage["skipped"]:  # as earlier versions wrote it
                 del stage["skipped"]
@@ -161,7 +161,7 @@ class ManifestEntry:
         """The entry that `to_bytes` described.
 
         Raises:
-            ValueError: It is something else, incomplete, or was edited.
+            ValueError: It is not an entry, is incomplete, or was edited.
         """
         try:
             values = orjson.loads(data)
@@ -308,7 +308,7 @@ class Manifest:
         self.folder.write(self.folder.record_path("manifest", entry.partition), entry.to_bytes())
 
     def settle(self) -> list[str]:
-        """Commit the pending entries of which every file is in place, byte for byte; returns their partitions.
+        """Commit the pending entries whose files are all in place, byte for byte; returns their partitions.
 
         Two processes that run the same plan into one folder may announce a partition that the other one has just
         committed. Both write the same bytes, so the first to finish may mark them as valid.

@@ -1,13 +1,13 @@
-"""The plan that made an output, kept as `plan.json`, and what differs between two plans in words.
+"""The plan that made an output, kept as `plan.json`, and the differences between two plans in words.
 
 A description is a plain dictionary: `format`, `name`, `version` (of the package), `stages` in order, each with `name`,
 `type`, `parameters`, `for_dropped`, its declarations (`never_drops`, `role`) and, for user code, `code` (a digest of
-everything it uses, by name); `variables` are those of a recipe, which change nothing by themselves but explain what
-did; anything else is compared too. `replaces` has the digests of plans that a replay is about to take the place of; see
+everything it uses, by name); `variables` are those of a recipe, which change nothing by themselves but explain changes;
+anything else is compared too. `replaces` has the digests of plans that a replay is about to replace; see
 `gristmill.ledger.record.resume.adopt_plan`.
 
-Records without `format`, of version 0.1, have digests of code that were made from bytecode, so that the code that made
-their output cannot be compared.
+Records without `format`, of version 0.1, have digests of bytecode, so that the code that made their output cannot be
+compared.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def read_plan(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _of_version_0_1(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan without format number, with what its stages say of themselves today; there the modules told."""
+    """A plan without a format number, completed with the current declarations of its stages."""
     keeping = tuple(f"gristmill.stages.text.{place}" for place in ("modifiers.", "io.", "modules.add_id."))
     filters = "gristmill.stages.text.filters.score_filter."
     for stage in plan.get("stages") or ():
@@ -98,7 +98,7 @@ def _of_version_0_1(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
-    """The digest of `description`, once it is clear that what lies in the output was made by the same plan.
+    """The digest of `description`, after checking that the existing output was made by the same plan.
 
     Raises:
         ResumeError: Another plan made it; the message names every difference.
@@ -144,7 +144,7 @@ def _without_declarations(described: dict[str, Any]) -> dict[str, Any]:
     """A filter without the statistics that its class declares, which objects of version 0.1 held themselves."""
     statistic = described.pop("_statistic", described.pop("statistic", None))
     kept = {key: item for key, item in described.items() if key not in ("_unique", "_total", "upper_reason")}
-    # The length of n-grams and how words are split are no declarations.
+    # The length of n-grams and how words are split are not declarations.
     return {**kept, "statistic": statistic} if "NGrams" in described["class"] else kept
 
 
@@ -195,7 +195,7 @@ def _moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
     left = [name for name in before if name in after]
     right = [name for name in after if name in before]
     found = []
-    # Taking out the stage that is furthest from its place, again and again, names few moves.
+    # Repeatedly removing the stage that is furthest from its place produces few moves.
     while left != right:
         name = max(right, key=lambda item: abs(left.index(item) - right.index(item)))
         at = after.index(name)
@@ -207,7 +207,7 @@ def _moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
 
 
 def _variables(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The recipe variables whose values differ; added and removed ones show in what they change."""
+    """The recipe variables whose values differ; added and removed ones show up in what they change."""
     return [
         f"variable {name} changed from {_shown(old[name])} to {_shown(new[name])}"
         for name in sorted({*old} & {*new})
@@ -247,7 +247,7 @@ def _stage_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
             found += _value_differences(f"parameter {key}", was[key], now[key])
     bounds: list[Sequence[str | None]] = new.get("bounds") or []
     for side, own in zip(("lower", "upper"), bounds[0] if len(bounds) == 1 else (), strict=False):
-        if own is not None:  # what the class calls the bound, which is what the user has written
+        if own is not None:  # the class's name for the bound, which is what the user wrote
             found = [line.replace(f"parameter filter_obj.{side} ", f"parameter {own} ") for line in found]
     return found + _code_differences("its code", old.get("code"), new.get("code"))
 
@@ -273,7 +273,7 @@ def _value_differences(label: str, old: Any, new: Any) -> list[str]:
                 found += _value_differences(f"{label}.{key}", old.get(key), new.get(key))
         return found
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and len(_shown(old)) > _SHORT:
-        # A long list would be cut before the place that differs.
+        # A long list would be truncated before the difference.
         pairs = [(place, was, now) for place, (was, now) in enumerate(zip(old, new, strict=True)) if was != now]
         return [
             line
@@ -308,11 +308,11 @@ def _what_stays(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | No
     many = f"the first {same} stages up to {names[same - 1]!r} are unchanged"
     unchanged = many if same > 1 else f"the first stage, {names[0]!r}, is unchanged"
     changed = new_names[same:-1] if new_names[-1] == names[-1] else new_names[same:]
-    if same < 2 or not changed:  # nothing but the reader is the same
+    if same < 2 or not changed:  # only the reader is the same
         return unchanged + (f"; only {new_names[same]!r} and what follows changed" if same < len(new_names) else "")
     listed = _some(changed)
     return (
-        f"{unchanged}; only {listed} changed. Where the new stages keep nothing that the old ones dropped, the work "
+        f"{unchanged}; only {listed} changed. If the new stages keep nothing that the old ones dropped, the work "
         f"already done can be kept: run a pipeline of just {listed} with this output as its input, into another folder"
     )
 
@@ -327,7 +327,7 @@ def score_filters(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The score filters of a plan: `stage`, `filter`, `lower`, `upper`, `invert`, `parameters` (of both bounds).
 
     Raises:
-        VerificationError: A stage does not say what its filters are.
+        VerificationError: The filters of a stage are not described.
     """
     found = []
     for stage in stages:
@@ -337,7 +337,7 @@ def score_filters(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             filters, inverted = stage["parameters"]["filter_obj"], stage["parameters"]["invert"]
             named = stage.get("bounds") or [(None, None)] * len(filters)  # plans of version 0.1 have no names
             for one, invert, (own, other) in zip(filters, inverted, named, strict=True):
-                # A filter written in Python holds its bounds under the names that it declares, or decides by its code.
+                # A filter written in Python has bounds under the names that it declares, or decides in its code.
                 least, most = ("lower", "upper") if "lower" in one else (own, other)
                 lower, upper = (one.get(key) if key else None for key in (least, most))
                 check_shape([lower, upper], [(float, None)])
@@ -361,14 +361,14 @@ def score_filters(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def missing_scores(stages: Sequence[Mapping[str, Any]], *, after: str | None = None) -> dict[str, list[str]]:
-    """Which scores a run with `scores="all"` leaves out: of stages at which dropped documents end, the scorers behind.
+    """The stages at which dropped documents end in a run with `scores="all"`, and the scorers after each of them.
 
-    Dropped documents go on through filters and modifiers, so that every filter scores them. They end at a stage of user
-    code that has not said what to do with them: it might not take each document by itself.
+    Dropped documents continue through filters and modifiers, so that every filter scores them. They end at a user stage
+    that does not declare how to handle them: it might not process each document on its own.
 
     Args:
-        stages: As a plan describes them.
-        after: Only for documents that this stage has dropped; by default for those of any stage.
+        stages: The stages as described in a plan.
+        after: Only consider documents that this stage dropped; by default those of any stage.
     """
     found: dict[str, list[str]] = {}
     dropped = False
@@ -393,7 +393,7 @@ def missing_scores_note(stages: Sequence[Mapping[str, Any]]) -> str | None:
     return (
         f"scores='all': {_listed(scoring)} cannot score what was dropped before {_listed(list(missing))}, because "
         "custom stages do not receive dropped documents. If they handle each document on its own, set "
-        "for_dropped = 'run' in their classes ('pass' where they only add columns that no filter reads)."
+        "for_dropped = 'run' in their classes ('pass' if they only add columns that no filter reads)."
     )
 
 

@@ -36,9 +36,9 @@ class QuarantineEntry:
 def quarantine_lines(
     records: Sequence[QuarantinedRecord], *, stage_order: Sequence[str] = (), ids: Sequence[str | None] | None = None
 ) -> bytes:
-    """The records as JSONL in row order, the same bytes for any order they are given in.
+    """The records as JSONL in row order, the same bytes for any input order.
 
-    `raw` is the text itself where the bytes are UTF-8, else base64; `raw_encoding` says which.
+    `raw` is the text itself if the bytes are UTF-8, otherwise base64; `raw_encoding` says which.
     """
     place = {stage: number for number, stage in enumerate(stage_order)}
     known = list(ids) if ids is not None else [None] * len(records)
@@ -75,7 +75,7 @@ def parse_quarantine(data: bytes, *, partition: str) -> list[QuarantineEntry]:
         VerificationError: A line is damaged.
     """
     entries = []
-    # Not splitlines(): a record may hold any other line separator.
+    # Not splitlines(): a record may contain other line separators.
     lines = data.removesuffix(b"\n").split(b"\n") if data else []
     for number, line in enumerate(lines, start=1):
         try:

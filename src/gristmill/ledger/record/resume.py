@@ -1,4 +1,4 @@
-"""What is left to do: compares the committed partitions of an output with the partitions of a new run."""
+"""Finds the remaining work: compares the committed partitions of an output with the partitions of a new run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Resume:
     """The status of a run's partitions.
 
     Attributes:
-        done: Ids of partitions that are committed and need nothing.
-        changed: Ids whose input is not what it was; they are done again and their outputs replaced.
-        damaged: Ids whose output files are missing or have another size; they are done again.
+        done: Ids of committed partitions that need nothing.
+        changed: Ids whose input has changed; they are redone and their outputs replaced.
+        damaged: Ids whose output files are missing or have another size; they are redone.
         new: Ids that were never committed.
-        vanished: Ids of committed partitions that the run does not have any more and whose outputs were removed.
+        vanished: Ids of committed partitions that are no longer part of the run and whose outputs were removed.
         reasons: For changed and damaged ids, what was found.
-        rows_read: How many rows the finished partitions have read, and about how many they lost with damaged files.
-        quarantined: How many records they have quarantined or lost.
+        rows_read: Number of rows read by the finished partitions, plus the approximate number lost with damaged files.
+        quarantined: Number of records they quarantined or lost.
     """
 
     done: set[str] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Resume:
     def judge(
         self, entry: ManifestEntry, partition: Partition, sizes: Mapping[str, int] | None, *, salvage: bool
     ) -> None:
-        """Sort a committed entry in; `sizes` are those of the files in the output, if they are to be looked at."""
+        """Classify a committed entry; `sizes` are those of the files in the output, if they should be checked."""
         if entry.fingerprint != partition.fingerprint():
             self.changed.append(partition.id)
             self.reasons[partition.id] = _what_changed(entry, partition)
@@ -73,19 +73,18 @@ def decide(
 ) -> Resume:
     """Which partitions are done, and which must be processed (again).
 
-    Committed partitions that the run does not have any more are an error, because their rows would stay in the output
-    although nothing in the input stands for them.
+    Committed partitions that are no longer part of the run are an error, because their rows would stay in the output
+    without any source.
 
     Args:
-        manifest: The committed entries. A `Manifest` is also held against the files in its folder, its entries are
-            given the index they have now, and leftovers of commits that did not finish are removed where their
-            partition is gone.
+        manifest: The committed entries. A `Manifest` is also checked against the files in its folder, its entries get
+            their current index, and leftovers of unfinished commits are removed if their partition is gone.
         partitions: All partitions of the run.
         plan_digest: The digest of the plan.
         remove_vanished: Remove the outputs of vanished partitions instead of raising.
-        sizes: For entries that come without their folder, the sizes of the files in it.
-        salvage: Whether the run keeps what can be read of damaged files; partitions with such files that did otherwise
-            are done again.
+        sizes: For entries passed without their folder, the sizes of the files in it.
+        salvage: Whether the run keeps the readable part of damaged files; partitions with such files that were handled
+            differently are redone.
 
     Raises:
         ResumeError: Some partitions have vanished, or were made by another plan.
@@ -138,16 +137,16 @@ def decide(
 def preview(
     folder: RunFolder, partitions: Sequence[Partition], description: Mapping[str, Any], *, salvage: bool = False
 ) -> Resume:
-    """How the partitions of a run would stand, found without changing anything in the output.
+    """The status that the partitions of a run would have, determined without changing the output.
 
     Args:
-        folder: The output, in which partitions are committed.
+        folder: The output with its committed partitions.
         partitions: All partitions of the run.
         description: Its plan.
         salvage: As in `decide`.
 
     Raises:
-        ResumeError: As the run would.
+        ResumeError: For the same reasons as in the run.
     """
     digest = check_plan(folder, description)
     old = read_plan(folder) or {}
@@ -158,9 +157,9 @@ def preview(
 
 
 def adopt_plan(manifest: Manifest, description: Mapping[str, Any]) -> str:
-    """Make the plan that `description` describes the plan of an output, in place of the one that made it.
+    """Make `description` the plan of an output, replacing the one that made it.
 
-    From the moment it is written, the new plan names the ones whose entries count as its own, so that nothing is lost
+    As soon as it is written, the new plan lists the plans whose entries count as its own, so that nothing is lost
     if the process dies before all of them are rewritten; calling this again completes it. Returns the digest.
     """
     folder = manifest.folder
@@ -208,10 +207,10 @@ def _damage(entry: ManifestEntry, sizes: Mapping[str, int]) -> str | None:
 
 
 def _check_name(entry: ManifestEntry, partition: Partition) -> None:
-    """Refuse to go on where a finished partition has the name that a new file of the input would now give another one.
+    """Refuse to continue if a finished partition has the name that a new input file would now give to another one.
 
     Raises:
-        ResumeError: It has.
+        ResumeError: There is such a partition.
     """
     plain = plain_name(partition.id)
     if plain in (partition.id, partition.name):

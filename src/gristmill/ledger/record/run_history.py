@@ -1,4 +1,4 @@
-"""The course of a run over time, and what its workers waited for: a part of `run.json` for longer runs."""
+"""The progress of a run over time, and what its workers waited for: part of `run.json` for longer runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RunHistory:
     _last: Sample | None = None
 
     def begin(self, segments: tuple[SegmentPlan, ...]) -> None:
-        """From now on, samples are about these segments."""
+        """The following samples belong to these segments."""
         self._segments = segments
 
     def stages_of(self, segment: int) -> Sequence[StageWaits]:
@@ -77,7 +77,7 @@ class RunHistory:
             self._point(sample.at, sample, rows_read, rows_written)
 
     def finish(self, at: float, rows_read: int, rows_written: int) -> None:
-        """Finish: the last point has all rows."""
+        """Finish the history: the last point has all rows."""
         if self._last is not None:
             self._point(at, self._last, rows_read, rows_written)
 

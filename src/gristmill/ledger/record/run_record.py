@@ -85,8 +85,8 @@ class AlarmLimits:
 
     Attributes:
         max_dropped_share: A stage that drops more than this share of its rows; None is off.
-        no_effect_rows: A stage that leaves at least this many rows exactly as they were; None is off.
-        min_rows: Shares of fewer rows than this say nothing.
+        no_effect_rows: A stage that leaves at least this many rows unchanged; None is off.
+        min_rows: Minimum number of rows for shares to be meaningful.
     """
 
     max_dropped_share: float | None = 0.9
@@ -99,19 +99,18 @@ class RunRecorder:
     """Listens to a run and keeps its record: add it to the `EventStream`, then read `record()`.
 
     With a folder, `run.json` is written when the run starts and when it ends, and every few seconds in between, so that
-    the record of a run that was killed tells where it was. Rows are those of all committed partitions, also of earlier
-    runs that this one resumed (while it runs, those of its own tasks); times, bytes and memory are those of this run
-    alone.
+    the record of a killed run shows how far it got. Rows are those of all committed partitions, also of earlier runs
+    that this one resumed (while it runs, those of its own tasks); times, bytes and memory are those of this run alone.
 
     Attributes:
         folder: The output folder; None keeps the record in memory only.
         limits: When to raise an alarm.
-        quiet_stages: Stages that are not meant to drop or change anything.
+        quiet_stages: Stages that are not expected to drop or change anything.
         peak_memory: Bytes already known to have been used, for executors that send no samples.
-        previous: The record of the run before, where it is not in the folder any more.
-        files: What happened to the files of the input; that of the run before where it is None.
-        plan_digest: The digest of the plan that runs; nothing is written where the folder holds another one.
-        committed: What the manifest comes to when the run has ended.
+        previous: The record of the previous run, if it is no longer in the folder.
+        files: What happened to the files of the input; None for that of the previous run.
+        plan_digest: The digest of the plan that runs; nothing is written if the folder holds another one.
+        committed: The totals of the manifest at the end of the run.
     """
 
     folder: RunFolder | None = None
@@ -141,10 +140,10 @@ class RunRecorder:
     def __call__(self, event: Event) -> None:
         """Process an event."""
         if isinstance(event, TaskFinished | Sample) and self.folder is not None:
-            # These come from the thread that counts, and often enough.
+            # These come from the counting thread, and often enough.
             pause = _RENEW_S if "://" not in self.folder.record else _RENEW_REMOTE_S
             if time.monotonic() - self._written_at >= pause:
-                with contextlib.suppress(OSError):  # output that cannot be written either ends the run with its error
+                with contextlib.suppress(OSError):  # if the output is not writable either, that error ends the run
                     self._write()
         if isinstance(event, TaskFinished):
             for stage, counts in event.counts.items():
@@ -163,7 +162,7 @@ class RunRecorder:
             self.peak_memory = max(self.peak_memory, event.memory_bytes)
             for segment, workers in enumerate(event.workers):
                 self._most_workers[segment] = max(self._most_workers.get(segment, 0), workers)
-            if event.worker_bytes:  # else of a short run in the calling process
+            if event.worker_bytes:  # otherwise a short run in the calling process
                 self._with_history().add(event, *self._rows())
         elif isinstance(event, WorkerStarted):
             alive = self._alive.setdefault(event.segment, set())
@@ -194,7 +193,7 @@ class RunRecorder:
             self._finished = event
             if self._history is not None:
                 self._history.finish(event.at, *self._rows())
-            # What ended the run is the error to show, also where the record cannot be written any more (a full disk).
+            # Show the error that ended the run, even if the record can no longer be written (a full disk).
             with contextlib.suppress(*(() if event.status == "done" else (OSError,))):
                 if self.folder is not None:
                     manifest = Manifest(self.folder)
@@ -287,7 +286,7 @@ class RunRecorder:
                 record["rows_dropped"] += sum(count.dropped.values())
                 record["rows_quarantined"] += sum(count.quarantined.values())
         complete = finished is not None and finished.status == "done"
-        # The sizes of the last run that came to an end, handed on by those that did not.
+        # The sizes of the last finished run, passed on by unfinished ones.
         record["last_done"] = _last_done(record if complete else self.previous)
         record["alarms"] = (
             find_alarms(
@@ -340,7 +339,7 @@ def file_hashes(folder: RunFolder) -> dict[str, str]:
 
 
 def checksum(record: Mapping[str, Any]) -> str:
-    """A hash of everything in a record but `seal`, under which it is kept there."""
+    """A hash of everything in a record except `seal`, where the hash is stored."""
     values = dict(record)
     values.pop("seal", None)
     return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
@@ -373,14 +372,14 @@ def find_alarms(
     previous: Mapping[str, Any] | None = None,
     damaged: Sequence[DamagedFile] = (),
 ) -> list[str]:
-    """What deserves attention.
+    """The alarms of a run.
 
     Args:
-        stages: Counts in the order of the plan; the first and the last one are the ends and may have no effect.
-        limits: When to speak up.
-        quiet_stages: Stages that are not meant to drop or change anything (they only add columns).
+        stages: Counts in the order of the plan; the first and last ones are reader and writer and may have no effect.
+        limits: When to raise an alarm.
+        quiet_stages: Stages that are not expected to drop or change anything (they only add columns).
         run: `partitions`, `source_bytes` and `rows_read` of this run.
-        previous: The same of the run before.
+        previous: The same for the previous run.
         damaged: Damaged input files.
     """
     limits = limits or AlarmLimits()
@@ -409,7 +408,7 @@ def find_alarms(
         if limits.no_effect_rows is not None and not ends and idle and count.rows_in >= limits.no_effect_rows:
             idle_stages.append(name)
     if idle_stages:
-        # One note for all: in a long cascade some filters rarely find anything.
+        # One alarm for all of them: in a long cascade some filters rarely find anything.
         least = min(stages[name].rows_in for name in idle_stages)
         named = ", ".join(map(repr, idle_stages[:_NAMED]))
         more = f" and {len(idle_stages) - _NAMED} more" if len(idle_stages) > _NAMED else ""

@@ -1,6 +1,6 @@
-"""Values that are never written into a record, which others can read: those whose names indicate secrets.
+"""Values that are never written to a record, which others may read: those whose names indicate secrets.
 
-They are omitted and not replaced by a digest: another password is not a change of a plan, and many expire within hours.
+They are omitted and not replaced by a digest: a new password does not change a plan, and many expire within hours.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.manifest import COUNTS
 
-# Reading ahead leaves the last piece to a thread of Arrow's, and a process that ends while that thread gives back
+# Reading ahead leaves the last piece to one of Arrow's threads, and a process that exits while that thread frees
 # Python's memory is aborted.
 open_table = partial(pq.ParquetFile, pre_buffer=False)
 """Open a table of the ledger, as `pq.ParquetFile` does."""
@@ -42,7 +42,7 @@ QUARANTINE = {"row": int, "stage": str, "cause": str, "detail": str, "file": str
 
 @contextmanager
 def table_errors(place: str) -> Iterator[None]:
-    """Turn what is raised where a table of the ledger is not what it should be into an error that names it.
+    """Turn exceptions caused by a malformed ledger table into an error that names it.
 
     Raises:
         VerificationError: It is damaged, or was edited.

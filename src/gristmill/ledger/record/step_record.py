@@ -1,9 +1,9 @@
 """The record of a partition, continued from one step of a run to the next.
 
-A pipeline with a deduplication runs in steps, with files between them. Each step reads the files of the one before, but
-its record tells of the whole way so far: row numbers are those of the input, and counts, decisions, changes, cuts,
-scores and quarantined records of earlier steps come before its own. So the record of the last step is that of the whole
-run.
+A pipeline with a deduplication runs in steps, with files between them. Each step reads the files of the previous one,
+but its record covers everything so far: row numbers are those of the input, and counts, decisions, changes, cuts,
+scores and quarantined records of earlier steps precede its own. The record of the last step is therefore that of the
+whole run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Contents = dict[str, tuple[bytes, int | None]]
 
 
 class EarlierStep:
-    """A committed partition of the step before.
+    """A committed partition of the previous step.
 
     Args:
         folder: The folder of that step.
@@ -59,7 +59,7 @@ class EarlierStep:
         return np.frombuffer(self._read("rows"), "<i8")
 
     def number_rows(self, trail: Trail) -> None:
-        """Give what was recorded about the documents of the step's output the row numbers of the input."""
+        """Convert row numbers recorded for the step's output to those of the input."""
         numbers = np.append(self.rows(), -1)  # the last one is for rows of unknown origin
         for block in row_blocks(trail):
             block.rows = numbers[block.rows]
@@ -68,10 +68,10 @@ class EarlierStep:
                 record.row = int(numbers[record.row])
 
     def continued(self, own: ManifestEntry, contents: Contents) -> tuple[ManifestEntry, Contents]:
-        """The entry and the record of a partition from its input to the end of the present step.
+        """The entry and the record of a partition from its input to the end of the current step.
 
         Raises:
-            ConservationError: The present step has not read what this one has written.
+            ConservationError: The current step did not read what this one wrote.
         """
         before = self.entry
         reader, *stages = own.stages
@@ -115,7 +115,7 @@ class EarlierStep:
         return self.folder.read(self.folder.join(self.entry.records[kind].path))
 
     def _index(self, kind: str, contents: Mapping[str, tuple[bytes, int | None]]) -> Hashes | None:
-        """The hashes by row: those of the input, and where it has none, those that documents were given on the way."""
+        """The hashes by row: those of the input or, if it has none, those assigned to documents later."""
         known = np.zeros(self.entry.row_numbers, np.uint64)
         if kind in contents:
             own = np.frombuffer(contents[kind][0], "<u8")[: len(known)]
@@ -137,13 +137,13 @@ class EarlierStep:
             return None
         table = pa.concat_tables(tables)
         if kind == "scores":
-            place = table.schema.get_field_index("score")  # a name here, and in the other tables a number
+            place = table.schema.get_field_index("score")  # a name here, but a number in the other tables
             return table.set_column(place, "score", table.column(place).combine_chunks().dictionary_encode())
         rows = table.column("row").fill_null(-1).to_numpy()
         return table.take(pa.array(np.argsort(rows, kind="stable")))
 
     def _documents(self, content: tuple[bytes, int | None]) -> tuple[bytes, int | None]:
-        """Where the documents of a partition went, by the row numbers of the input."""
+        """The destination of each document of a partition, by the row numbers of the input."""
         table = _table_of(content[0])
         numbers = np.append(self.rows(), -1)
         place = table.schema.get_field_index("row")
@@ -168,7 +168,7 @@ def _table_of(data: bytes) -> pa.Table:
 
 
 def _with_first_ids(table: pa.Table, ids: Hashes | None) -> pa.Table:
-    """The decisions without ids that documents were only given on the way, in place of those of the input."""
+    """The decisions with the ids of the input instead of those assigned to documents later."""
     if ids is None or not table.num_rows:
         return table
     from gristmill.kernels.hashing import hash_column

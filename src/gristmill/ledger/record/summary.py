@@ -1,7 +1,7 @@
-"""What a writer says about its output as a whole, once every partition is committed: totals, and maybe an index.
+"""The writer's summary of the whole output, written once every partition is committed: totals, and optionally an index.
 
-The summary lies in the record as `summary.json`. Files that describe the whole output, such as the `index.json` of a
-streaming data set, lie in the output itself; the summary has their sizes and hashes.
+The summary is stored in the record as `summary.json`. Files that describe the whole output, such as the `index.json` of
+a streaming data set, are in the output itself; the summary has their sizes and hashes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OutputSummary:
 
 
 def write_summary(folder: RunFolder, summary: OutputSummary) -> None:
-    """Keep the summary in the record, and its files in the output."""
+    """Write the summary to the record, and its files to the output."""
     files = []
     for name, data in sorted(summary.files.items()):
         folder.write(folder.join(name), data)

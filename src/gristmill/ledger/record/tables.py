@@ -1,7 +1,7 @@
 """The decisions, changes, cuts and scores of a partition as Parquet, and the ids and URLs of its documents as an index.
 
-The bytes are the same whatever order things were recorded in: rows are sorted by all that distinguishes them and the
-writer's settings are fixed, so equal content is an equal file.
+The bytes do not depend on the order of recording: rows are sorted by everything that distinguishes them and the
+writer's settings are fixed, so equal content produces equal files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CUTS = pa.schema(
 )
 SCORES = pa.schema([("row", pa.int64()), ("stage", _WORD), ("score", _WORD), ("value", pa.float64())])
 
-# Small enough that looking for one row decodes little; large enough to compress well.
+# Small enough that looking up one row decodes little; large enough to compress well.
 _ROW_GROUP = 65_536
 _REPEATING = ("stage", "outcome", "reason", "threshold", "field")
 _ENCODINGS = {
@@ -70,7 +70,7 @@ _ENCODINGS = {
 
 _utf8 = methodcaller("encode", "utf-8", "surrogatepass")
 
-# Of each table its columns, the attributes of a block that fill them, and what it is sorted by.
+# For each table its columns, the attributes of a block that fill them, and its sort keys.
 _TABLES: dict[str, tuple[pa.Schema, dict[str, str], tuple[str, ...]]] = {
     "ledger": (
         DECISIONS,
@@ -129,10 +129,10 @@ def ledger_table(kind: str, trail: Trail, stage_order: Sequence[str]) -> pa.Tabl
 
     Args:
         kind: `ledger` (decisions, also on quarantined records), `changes` or `cuts`, all sorted by row and then by
-            stage; or `scores`, one stage and score after the other, each sorted by row, because equal neighbours
+            stage; or `scores`, one stage and score after the other, each sorted by row, because runs of equal values
             compress best.
         trail: Everything recorded about the partition.
-        stage_order: The stages in the order of the plan, by which they are sorted.
+        stage_order: The stages in the order of the plan, which is their sort order.
     """
     schema, attributes, sorted_by = _TABLES[kind]
     blocks = [block for block in getattr(trail, "decisions" if kind == "ledger" else kind) if len(block.rows)]
@@ -175,7 +175,7 @@ def ledger_table(kind: str, trail: Trail, stage_order: Sequence[str]) -> pa.Tabl
 def _columns(
     schema: pa.Schema, attributes: Mapping[str, str], blocks: Sequence[Any], stage_order: Sequence[str]
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[np.bool_]], dict[str, list[str]]]:
-    """The values of all blocks by column, what is missing of numbers, and the words that the codes of others stand for.
+    """The values of all blocks by column, the masks of missing numbers, and the dictionaries of encoded columns.
 
     Stages are numbered by their place in the plan, other words alphabetically.
     """
@@ -213,7 +213,7 @@ def _clean(text: str) -> str:
 def _settle_ties(
     order: npt.NDArray[np.int64], keys: Sequence[npt.NDArray[Any]], survivors: Sequence[str | None]
 ) -> npt.NDArray[np.int64]:
-    """`order` with rows that only their survivor tells apart sorted by it."""
+    """`order` with rows that differ only in their survivor sorted by it."""
     same = np.ones(max(len(order) - 1, 0), bool)
     for key in keys:
         values = key[order]
@@ -226,11 +226,11 @@ def _settle_ties(
 
 
 def make_identity(batch: DocumentBatch, *, id_field: str | None, url_field: str | None) -> Identity:
-    """The identity of every row of a batch as it was read; numbers count as their digits.
+    """The identity of every row of a batch as it was read; numbers are converted to text.
 
     Args:
         batch: Documents with their row numbers.
-        id_field: The column with ids; None, or a column that is not there, means there are none.
+        id_field: The column with ids; None, or a missing column, means there are none.
         url_field: The same for URLs.
     """
     texts: list[pa.Array | None] = []
@@ -252,7 +252,7 @@ def make_identity(batch: DocumentBatch, *, id_field: str | None, url_field: str 
 
 
 def index_hashes(identities: Iterable[Identity], rows: int) -> tuple[Hashes | None, Hashes | None]:
-    """The hashes of ids and of URLs by row number, 0 where there is none; None where no row has one."""
+    """The hashes of ids and of URLs by row number, 0 for a row without; None if no row has one."""
     found: list[Hashes | None] = [None, None]
     for identity in identities:
         for kind, hashes in enumerate((identity.id_hashes, identity.url_hashes)):
@@ -267,7 +267,7 @@ def index_hashes(identities: Iterable[Identity], rows: int) -> tuple[Hashes | No
 
 
 def ids_of_rows(identities: Iterable[Identity], rows: Rows) -> pa.Array:
-    """The id of each row among the identities of a partition, null where it has none."""
+    """The id of each row among the identities of a partition, null if it has none."""
     known = [identity for identity in identities if identity.ids is not None and len(identity.rows)]
     if not known:
         return pa.nulls(len(rows), pa.large_string())

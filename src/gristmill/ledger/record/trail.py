@@ -1,4 +1,4 @@
-"""The trail: what has happened to the rows of a task so far, riding with the task until its partition is committed.
+"""The trail: what has happened to the rows of a task so far, carried by the task until its partition is committed.
 
 A trail is additive. When a stage turns one task into several, the first child takes the trail and the others start
 empty; at the commit all trails of a partition are merged, so nothing depends on the order in which tasks arrive.
@@ -22,11 +22,12 @@ DROPPED = "dropped"
 DUPLICATE = "duplicate"
 QUARANTINED = "quarantined"
 CONVERTED = "converted"
-"""The reason of documents that a stage turned into a task of another kind; documents made of it later are new ones."""
+"""The reason of documents that a stage turned into a task of another kind; documents made from it later are new
+ones."""
 TOO_MANY = "too_many_bad_lines"
 """The cause of bad lines that are only counted, because many others of their partition are in quarantine already."""
 UNTRACKED = "untracked"
-"""The reason of rows that are gone where rows of unknown origin turned up."""
+"""The reason of missing rows if rows of unknown origin turned up."""
 
 UNTRACKED_ROW = -1
 """The row number of a document whose origin is not known."""
@@ -36,10 +37,10 @@ UNTRACKED_ROW = -1
 class StageCount:
     """The rows of one stage: `rows_in + created == rows_out + dropped + quarantined`.
 
-    `untracked` tells how many of the created rows could not be matched with a row that went in; as many of the
-    dropped ones may be the same documents. `changed` counts texts that are different now, `touched` rows that got or
-    lost a column, or have another value in a column that holds no text. `skipped` counts what a reader found in its
-    files that is not a document, by kind.
+    `untracked` is the number of created rows that could not be matched with an input row; the same number of dropped
+    rows may be the same documents. `changed` counts changed texts, `touched` rows that gained or lost a column, or have
+    another value in a column without text. `skipped` counts what a reader found in its files that is not a document, by
+    kind.
     """
 
     rows_in: int = 0
@@ -105,9 +106,9 @@ class Changes:
 
 @dataclass(slots=True)
 class Cuts:
-    """Passages that a stage took out of (or marked in) a field of some rows, for one reason.
+    """Passages that a stage cut from (or marked in) a field of some rows, for one reason.
 
-    `starts` and `ends` count characters in the text that the stage was given.
+    `starts` and `ends` count characters in the text that the stage received.
     """
 
     stage: str
@@ -120,7 +121,7 @@ class Cuts:
 
 @dataclass(slots=True)
 class Scores:
-    """One score of every row a stage saw; only recorded when all scores are asked for."""
+    """One score of every row a stage saw; only recorded when all scores are requested."""
 
     stage: str
     score: str
@@ -130,9 +131,9 @@ class Scores:
 
 @dataclass(slots=True)
 class Written:
-    """Which rows were written, in the order of the file; only recorded for files that a later step goes on with.
+    """Which rows were written, in the order of the file; only recorded for files that a later step reads.
 
-    `order` is the place of the batch within the partition.
+    `order` is the position of the batch within the partition.
     """
 
     order: tuple[int, ...]
@@ -141,10 +142,10 @@ class Written:
 
 @dataclass(slots=True)
 class QuarantinedRecord:
-    """A record that could not be processed, with all that is needed to look at it and to process it again.
+    """A record that could not be processed, with everything needed to inspect it and to process it again.
 
-    For a damaged file, `lost` is about how many records are missing with it, and `salvaged` how many rows before this
-    one were kept of it; None for none.
+    For a damaged file, `lost` is the approximate number of records missing with it, and `salvaged` the number of its
+    rows before this one that were kept; None for none.
     """
 
     row: int
@@ -163,7 +164,7 @@ class QuarantinedRecord:
 class Identity:
     """The id and URL of every row of a source batch, as hashes, and the ids themselves for those that get dropped.
 
-    `rows` are the row numbers within the partition; `id_hashes` and `url_hashes` run parallel to them.
+    `rows` are the row numbers within the partition, parallel to `id_hashes` and `url_hashes`.
     """
 
     rows: Rows
@@ -181,7 +182,7 @@ class StageTime:
     items: int = 0
     custom: dict[str, float] = field(default_factory=dict)
     idle_s: float = 0.0
-    """How long the worker had waited for its input."""
+    """How long the worker waited for its input."""
 
     def add(self, other: StageTime) -> None:
         """Add the figures of `other` to these."""
@@ -197,7 +198,7 @@ class StageTime:
 class Trail:
     """Everything recorded about one task (or, merged, about one partition).
 
-    The counts and times of a stage are made when they are first asked for.
+    The counts and times of a stage are created on first access.
     """
 
     counts: defaultdict[str, StageCount] = field(default_factory=partial(defaultdict, StageCount))
@@ -212,7 +213,7 @@ class Trail:
     written: list[Written] = field(default_factory=list)
 
     def merge(self, other: Trail) -> None:
-        """Take over everything that `other` holds."""
+        """Add everything that `other` holds."""
         for stage, counts in other.counts.items():
             self.counts[stage].add(counts)
         for stage, times in other.times.items():
@@ -228,9 +229,9 @@ class Trail:
 
 
 def join_sources(trails: Mapping[tuple[int, ...] | None, Trail]) -> Trail:
-    """The trail of a whole partition, from those of the tasks of which its documents were made.
+    """The trail of a whole partition, from those of the tasks that its documents were made from.
 
-    Each of these numbers its rows from 0; in the partition they follow each other, in the order of the tasks.
+    Each of these numbers its rows from 0; in the partition they are numbered consecutively, in the order of the tasks.
     """
     if len(trails) == 1:
         return next(iter(trails.values()))

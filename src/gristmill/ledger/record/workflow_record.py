@@ -1,4 +1,4 @@
-"""`deduplication.json`: what a workflow of several runs has done, sealed; and the proof of its steps."""
+"""`deduplication.json`: what a workflow of several runs did, with a checksum; and the verification of its steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 WORKFLOW_FILE = f"{RECORD_FOLDER}/deduplication.json"
 CHOICE = f"{RECORD_FOLDER}/{STEPS_FOLDER}/removals"
-"""The file that says by which removal list an output was made."""
+"""The file that names the removal list that an output was made with."""
 _STEPS = f"{RECORD_FOLDER}/{STEPS_FOLDER}/"
 
 
@@ -37,15 +37,15 @@ def write_workflow_record(
     listed: bool,
     files: tuple[str, ...] = (),
 ) -> None:
-    """Record how a workflow has ended.
+    """Record the result of a workflow.
 
     Args:
         folder: The output of the workflow.
         facts: What it reports about itself.
-        steps: The folder of every step that it went through, by name.
-        list_folder: Where below the output it keeps lists of documents; a list is a run of its own.
-        listed: Whether it has made a list now; there may be one of an earlier run.
-        files: Files below the output that belong to no run, where they are there.
+        steps: The folders of its steps, by name.
+        list_folder: The folder below the output for lists of documents; a list is a separate run.
+        listed: Whether it made a list in this run; an earlier run may have left one.
+        files: Files below the output that belong to no run, if they exist.
     """
     record = {
         **facts,
@@ -61,7 +61,7 @@ def write_workflow_record(
 
 
 def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
-    """What `write_workflow_record` has left; None where no workflow has ended.
+    """What `write_workflow_record` wrote; None if no workflow has finished.
 
     Raises:
         VerificationError: The file is damaged.
@@ -83,7 +83,7 @@ def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def contents_digest(folder: RunFolder) -> str:
-    """A hash over the contents of all files that a run has left, whenever it ran."""
+    """A hash of the contents of all files of a run, independent of when it ran."""
     digest = xxhash.xxh3_128()
     for entry in Manifest(folder).ordered():
         for file in entry.files:
@@ -92,7 +92,7 @@ def contents_digest(folder: RunFolder) -> str:
 
 
 def is_list_only(folder: RunFolder) -> bool:
-    """Whether a workflow has left its record here but no run, because it has only listed what is to go."""
+    """Whether there is the record of a workflow here but no run, because it only listed the documents to remove."""
     return folder.exists(folder.join(WORKFLOW_FILE)) and not folder.has_run()
 
 
@@ -100,7 +100,7 @@ Verify = Callable[[RunFolder], "VerifyReport"]
 
 
 def verify_list(folder: RunFolder, report: VerifyReport, verify: Verify) -> VerifyReport:
-    """The proof of an output that holds a list instead of documents: its numbers are those of the list."""
+    """The verification of an output that holds a list instead of documents: its numbers are those of the list."""
     listing = folder.walk()
     record, report.problems = _record(folder)
     name = record.get("list_folder")
@@ -128,18 +128,18 @@ def check_workflow(
     *,
     record: Mapping[str, Any] | None = None,
 ) -> VerifyReport | None:
-    """Check the record of a workflow against its output, its steps and its list. Returns the proof of the list.
+    """Check the record of a workflow against its output, its steps and its list. Returns the verification of the list.
 
     Args:
         folder: The output of the workflow, or of any other run.
-        report: What is found wrong is added to it.
+        report: Problems are added to it.
         listing: The files of the output.
-        verify: Proves one run.
-        record: The record, where it has been read.
+        verify: Verifies one run.
+        record: The record, if it has already been read.
     """
     if record is None:
         if WORKFLOW_FILE not in listing:
-            # A list has a choice of its own, but its steps are those of the output around it.
+            # A list has its own choice, but its steps are those of the enclosing output.
             if CHOICE in listing and any(name.startswith(_STEPS) and name != CHOICE for name in listing):
                 report.problems.append(
                     f"{folder.shown(WORKFLOW_FILE)} is missing: the workflow did not finish; run it again."
@@ -165,7 +165,7 @@ def check_workflow(
 
 
 def belongs_to_workflow(folder: RunFolder, listing: Mapping[str, int]) -> Callable[[str], bool]:
-    """Tells of a file of an output whether a workflow answers for it, so that it is not a stray of the run."""
+    """Decides whether a file of an output belongs to a workflow, so that it is not reported as a stray file."""
     record: Mapping[str, Any] = {}
     if WORKFLOW_FILE in listing:
         with contextlib.suppress(VerificationError):
@@ -197,7 +197,7 @@ def _differences(folder: RunFolder, record: Mapping[str, Any], report: VerifyRep
 
 
 def _check_choice(folder: RunFolder, record: Mapping[str, Any]) -> list[str]:
-    """The removal list that an output was made by is what one of the steps has left."""
+    """Check that the removal list of an output is the result of one of the steps."""
     if not record:
         return []
     chosen = list_folder(folder, record["list_folder"]) if record.get("listed") else folder
@@ -211,7 +211,7 @@ def _check_choice(folder: RunFolder, record: Mapping[str, Any]) -> list[str]:
 def _check_steps(
     folder: RunFolder, root: str, digests: Mapping[str, str], report: VerifyReport, verify: Verify
 ) -> None:
-    """Prove all steps that are there. Finished steps may have been deleted, each as a whole."""
+    """Verify all existing steps. Finished steps may have been deleted, each as a whole."""
     place = step_folder(root, folder.storage_options)
     names: dict[str, None] = {}
     for path in place.walk(place.path):
