@@ -19,12 +19,12 @@ from gristmill.observe.memory import available_memory, cpu_count, memory_limit
 
 OK, WARN, BAD = "ok", "warn", "bad"
 _WORKER_BYTES = 300 << 20
-"""What a worker needs at least while it filters batches of the default size, measured."""
+"""Minimum memory of a worker that filters batches of the default size, measured."""
 _LEAST_FILES = 1024
 _LEAST_DISK = 5 * 10**9
 _LEAST_SHARED = 256 << 20
 _COMPILE_S = 45
-"""About how long compiling all kernels takes on one core."""
+"""Approximate time to compile all kernels on one core."""
 EXTRAS = {
     "ray": ("ray", "running on a Ray cluster"),
     "xenna": ("cosmos_xenna", "running on Cosmos-Xenna"),
@@ -38,18 +38,18 @@ EXTRAS = {
     "training": ("sklearn", "training linear classifiers"),
     "monitor": ("prometheus_client", "metrics for Prometheus"),
 }
-"""Extras, the module by which each is known, and what it is for."""
+"""Extras, the module that each is recognised by, and what it is for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: What.
+        name: What was checked.
         level: `ok`, `warn` (a run may be slow or limited) or `bad` (a run will fail).
         found: What was found.
-        todo: What to do; empty where there is nothing.
+        todo: What to do; empty if there is nothing to do.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Finding:
 
 
 def examine(output: str | None = None) -> list[Finding]:
-    """Look at everything that a run depends on; nothing is started and nothing is written.
+    """Check everything that a run depends on, without starting or writing anything.
 
     Args:
         output: Where the run will write; the current folder by default.
@@ -80,7 +80,7 @@ def examine(output: str | None = None) -> list[Finding]:
     for name, check in checks.items():
         try:
             found.extend(check())
-        except OSError as error:  # a part of the machine that cannot be looked at is no reason to tell nothing
+        except OSError as error:  # a failing check must not hide the results of the others
             found.append(Finding(name, WARN, str(error)))
     return found
 
@@ -202,13 +202,13 @@ def _kernel_modules() -> list[str]:
 
 def _ray() -> Iterator[Finding]:
     if importlib.util.find_spec("ray") is None:
-        return  # told with the extras
+        return  # reported with the extras
     from importlib.metadata import version
 
     installed = version("ray")
     address = os.environ.get("RAY_ADDRESS", "")
     if not address:
-        yield Finding("ray", OK, f"{installed}; no RAY_ADDRESS: a run on Ray starts a cluster on this machine")
+        yield Finding("ray", OK, f"{installed}; RAY_ADDRESS is not set: a run on Ray starts a cluster on this machine")
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
@@ -233,13 +233,13 @@ def _models() -> Iterator[Finding]:
     names = sorted(path.name for path in Path(base).glob("models--*") if path.is_dir())
     shown = ", ".join(name.removeprefix("models--").replace("--", "/") for name in names[:5])
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    yield Finding("models", OK, f"{shown}{more} in {base}" if names else f"none in {base}; the first use fetches them")
+    yield Finding("models", OK, f"{shown}{more} in {base}" if names else f"none in {base}; downloaded on first use")
 
 
 def _tools() -> Iterator[Finding]:
     for name, use in (("prometheus", "keeping metrics"), ("grafana", "dashboards")):
         path = shutil.which(name) or shutil.which(f"{name}-server")
-        yield Finding(name, OK, path or f"not installed; it is for {use} ('gristmill monitor' says how to get it)")
+        yield Finding(name, OK, path or f"not installed; it is for {use} ('gristmill monitor' shows how to install it)")
     yield Finding("python", OK, f"{sys.version.split()[0]} in {sys.prefix}")
 
 

@@ -1,4 +1,4 @@
-"""What a run will take, foreseen from a sample: time, processors, memory, disk, and what every stage would keep."""
+"""Forecasts a run from a sample: time, CPU, memory, disk, and what every stage would keep."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gristmill.storage.formats import codec_of
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES
 
 _STEADY_S = 3.0
-"""How long each worker should be busy on the sample: shorter runs measure how they start."""
+"""How long each worker should be busy on the sample: shorter runs mostly measure start-up."""
 _MOST_ENLARGED = 2
 _MOST_READ = 8 * 10**9
 _LEAST_PARTITIONS = 32
@@ -34,25 +34,25 @@ _TINY = 50
 _NORMAL = 1.96
 """Standard deviations on each side that hold 95 % of a normal distribution."""
 _BATCH_COPIES = 4
-"""How often the text of a batch is in memory while a worker has it: as read, decoded, and what kernels make of it."""
+"""Number of copies of a batch's text in a worker's memory: as read, decoded, and as kernel buffers."""
 _COMPRESSION = 4
 _RECORD_BYTES = 2000
-"""How much larger than a compressed file its content may be, and about how large a record is; for a first guess."""
+"""Typical compression ratio and record size, for a first estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageForecast:
-    """What a stage will do with the whole input.
+    """The forecast for one stage on the whole input.
 
     Attributes:
         name: The stage.
-        rows_in: Documents that it will get.
-        rows_out: Documents that it will give.
-        kept: The share that it keeps; None where the sample had none for it.
-        error: Half the width of the interval that holds the true share in 95 of 100 samples.
+        rows_in: Documents that it will receive.
+        rows_out: Documents that it will pass on.
+        kept: The share that it keeps; None if no document of the sample reached it.
+        error: Half the width of the 95 % confidence interval of that share.
         bytes_out: Size of its output; None if unknown.
-        busy_seconds: Seconds of workers.
-        compares: Whether it compares all documents, so that a sample shows fewer duplicates than there are.
+        busy_seconds: Worker-seconds.
+        compares: Whether it compares all documents, so that a sample underestimates the number of duplicates.
     """
 
     name: str
@@ -67,28 +67,28 @@ class StageForecast:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a run of a recipe will take.
+    """The forecast for a run of a recipe.
 
     Attributes:
         recipe: Its name.
         input_bytes: The size of the files to read.
-        workers: How many processors it will use.
+        workers: Number of workers it will use.
         sample_share: The share of the documents in the sample.
-        sample_documents: How many these were.
-        sample_seconds: How long all runs on samples took together.
-        notes: What else to know.
+        sample_documents: Number of documents in the sample.
+        sample_seconds: Total time of all runs on samples.
+        notes: Further remarks.
         wall_seconds: From the start of the run to its end.
-        startup_seconds: Of these, what does not depend on the input.
-        compile_seconds: What compiling kernels took before; the run itself finds them compiled.
-        core_hours: Hours of processors.
-        gpu_hours: Hours of GPUs.
-        memory_bytes: The most memory.
-        documents: How many the input holds.
-        documents_out: How many will be left.
+        startup_seconds: The part of it that does not depend on the input.
+        compile_seconds: Time spent compiling kernels for the forecast; the run itself reuses them.
+        core_hours: CPU core hours.
+        gpu_hours: GPU hours.
+        memory_bytes: Peak memory.
+        documents: Number of documents in the input.
+        documents_out: Number of documents in the output.
         output_bytes: The size of the output.
         record_bytes: The size of its record, with the intermediate files of deduplications.
-        staging_bytes: What is written and not yet committed, at most.
-        stages: What each stage will do.
+        staging_bytes: Maximum size of files written but not yet committed.
+        stages: The forecasts of the stages.
     """
 
     recipe: str
@@ -118,7 +118,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class SampleSize:
-    """How large a sample is asked for: a share of the documents, or a number of them."""
+    """The requested size of a sample: a share or a number of documents."""
 
     share: float | None = None
     documents: int | None = None
@@ -164,21 +164,21 @@ def forecast(
     listeners: Iterable[Listener] = (),
     **options: Any,
 ) -> Forecast:
-    """Run a recipe on a sample and foresee the whole.
+    """Run a recipe on a sample and forecast the full run.
 
     Args:
         recipe: The recipe, with its input and output set; nothing is written to that output.
         executor: Where it will run.
-        size: How large the sample is to be; it is enlarged where it would be too short to measure.
+        size: Requested size of the sample; enlarged if it is too short to measure.
         seed: Random seed of the sample.
-        allow_code: Modules that the recipe may use stages of.
-        near: The folder beside which the sample is put, so that it lies on the same disk; the system's by default.
+        allow_code: Modules whose stages the recipe may use.
+        near: A folder on the disk to put the sample on; defaults to the system's temporary folder.
         tell: Called with a line about each step.
         listeners: Called with the events of the runs.
         options: Those of `Pipeline.run` that change what is recorded.
 
     Raises:
-        InputError: There is no document to take a sample of.
+        InputError: The input has no documents.
     """
     reader_entry(recipe)
     pipeline = recipe.pipeline(allow_code=allow_code)
@@ -204,7 +204,7 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """The whole input, as far as listings tell."""
+    """The whole input, as far as file listings show."""
 
     sizes: tuple[int, ...]
     compressed: bool
@@ -225,12 +225,12 @@ class _Input:
 
     @property
     def guess(self) -> int:
-        """About how many documents there are."""
+        """Approximate number of documents."""
         return max(1, self.size * (_COMPRESSION if self.compressed else 1) // _RECORD_BYTES)
 
 
 class _Runs:
-    """The runs on samples of one forecast."""
+    """The sample runs of one forecast."""
 
     def __init__(
         self,
@@ -248,13 +248,13 @@ class _Runs:
         self.workers = max(1, int(executor.capacity().cpus))
         self.executor = executor
         if executor.name == "local" and executor.config.get("num_cpus") is None and whole.size > SMALL_INPUT:
-            # A small sample would run in this process, and the whole will not.
+            # A small sample would run in this process, unlike the full run.
             self.executor = get_executor("local", {**executor.config, "num_cpus": self.workers})
         self.compile_s = self.seconds = 0.0
         self.tiny: Measured | None = None
 
     def take(self, stages: Sequence[Any], share: float, seed: int, text_field: str | None) -> None:
-        """Draw a sample of a share and run the recipe on it; where that is all, on the input itself."""
+        """Draw a sample of this share and run the recipe on it; for a share of 1, on the input itself."""
         sample = f"{self.place}/sample"
         for old in (sample, f"{sample}.gristmill"):
             shutil.rmtree(old, ignore_errors=True)
@@ -275,14 +275,14 @@ class _Runs:
                 shutil.rmtree(sample, ignore_errors=True)
                 self.tell("The input is too small for a sample.")
         if self.tiny is None:
-            self.tell(f"Running {self.recipe.name} on {_TINY} documents, to see how long it takes to start.")
+            self.tell(f"Running {self.recipe.name} on {_TINY} documents, to measure its start-up time.")
             self.tiny = self._run(sample, limit=_TINY)
             if self.tiny.meter.compiled:
                 first = self.tiny.meter.wall_s
                 self.tiny = self._run(sample, limit=_TINY)
                 self.compile_s = max(0.0, first - self.tiny.meter.wall_s)
         self.tell(f"Running {self.recipe.name} on {'the sample' if share < 1 else 'the whole input'}.")
-        # Several partitions for each worker, so that all of them are busy as in the whole.
+        # Several partitions per worker, so that all workers are busy, as in the full run.
         self.sample_bytes = size_of(sample) if share < 1 else self.whole.size
         pieces = max(1 << 16, min(DEFAULT_BLOCK_BYTES, self.sample_bytes // (2 * self.workers)))
         self.measured = self._run(sample, blocksize=pieces)
@@ -290,7 +290,7 @@ class _Runs:
             self.drawn = self.measured.meter
 
     def steady(self, *, in_steps: bool) -> tuple[float, float]:
-        """Seconds of work on the sample without what it took to start, and how many there should be."""
+        """Seconds of work on the sample without start-up, and the required number of seconds."""
         assert self.tiny is not None
         meter, tiny = self.measured.meter, self.tiny.meter
         if in_steps:
@@ -310,24 +310,24 @@ class _Runs:
         return found
 
     def forecast(self, prepared: Prepared) -> Forecast:
-        """The whole, from what was measured."""
+        """The forecast for the full run, from the measurements."""
         assert self.tiny is not None
         meter, report, tiny = self.measured.meter, self.measured.report, self.tiny.meter
         scale = 1 / self.share
-        # Work follows bytes more than documents, of which a few are very long; how many bytes there are is known
-        # unless they are compressed.
+        # Work is proportional to bytes rather than documents, a few of which are very long; the number of bytes is
+        # known unless they are compressed.
         by_bytes = scale if self.whole.compressed else self.whole.size / max(1, self.sample_bytes)
         names = [stage.name for stage in prepared.sketch.stages if stage.needs_all_documents]
-        # Reading is measured on the files as they lie; the sample may be compressed differently.
+        # Reading is measured on the original files; the sample may be compressed differently.
         read_s, rows = meter.reading()
         drawn_s, _ = self.drawn.reading()
         passes = rows / max(1, report.rows_read)
-        # The first task of a worker also loads kernels and models, as the one of the tiny run did.
+        # The first task of a worker also loads kernels and models, as in the tiny run.
         first_s = min(tiny.worker_s * self.workers, meter.worker_s / 2)
         worker_s = max(0.0, meter.worker_s - first_s - read_s) * by_bytes + passes * drawn_s / self.chosen
         startup = tiny.wall_s
         if names:
-            # Steps follow each other, and some of their work is the driver's: what counts is how long they took.
+            # Steps run one after the other, and the driver does some of their work: use their wall time.
             reading = (passes * drawn_s / self.chosen - read_s * by_bytes) / self.workers
             wall = startup + max(0.0, meter.wall_s - tiny.wall_s) * by_bytes + reading
         else:
@@ -393,13 +393,14 @@ class _Runs:
 
 
 def makespan(sizes: Sequence[int], worker_s: float, workers: int, *, shared: bool = False) -> float:
-    """How long workers take together for partitions of these sizes, given in this order to whoever is free.
+    """The wall time of workers for partitions of these sizes, assigned in this order to the next free worker.
 
     Args:
         sizes: The sizes of the partitions.
-        worker_s: What all of them take one worker.
-        workers: How many workers there are.
-        shared: Whether workers share the documents of a partition, so that a large one keeps none of them waiting.
+        worker_s: Time that one worker would need for all of them.
+        workers: Number of workers.
+        shared: Whether workers share the documents of a partition, so that a large one does not keep the others
+            waiting.
 
     Example:
         >>> makespan([4, 1, 1, 1, 1], 8.0, 2)
@@ -417,7 +418,7 @@ def makespan(sizes: Sequence[int], worker_s: float, workers: int, *, shared: boo
 
 
 def _folder_near(path: str | None) -> str | None:
-    """The folder that a local output will lie in, if it is there and can be written to."""
+    """The parent folder of a local output, if it exists and is writable."""
     if path is None or "://" in path:
         return None
     parent = Path(path).absolute().parent

@@ -1,4 +1,4 @@
-"""Forecasts of this user, and how far they were off: compared with the record of the run that followed each."""
+"""Stores the user's forecasts and how far they were off, compared with the record of the run that followed each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.run_record import read_run
 
 _MOST = 200
-"""How many forecasts are remembered."""
+"""Maximum number of forecasts to keep."""
 _RECENT = 10
 FIGURES = {"wall_seconds": "wall_seconds", "output_bytes": "output_bytes", "documents_out": "rows_written"}
 """What is compared: the figure of the forecast, and that of the record."""
@@ -27,11 +27,11 @@ FIGURES = {"wall_seconds": "wall_seconds", "output_bytes": "output_bytes", "docu
 
 @dataclass(frozen=True, slots=True)
 class PastForecast:
-    """A forecast whose run has come to its end.
+    """A forecast whose run has finished.
 
     Attributes:
         recipe: The recipe.
-        errors: By figure, how much more was foreseen than came, as a share of what came; negative for less.
+        errors: Relative error of each figure; positive if the forecast was too high.
     """
 
     recipe: str
@@ -39,13 +39,13 @@ class PastForecast:
 
 
 def history_path() -> Path:
-    """Where forecasts are remembered: in the user's folder for the state of programs."""
+    """Path of the stored forecasts, in the user's state folder."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base, "gristmill", "forecasts.jsonl")
 
 
 def remember(made: Forecast, output: str | None, record_path: str | None = None) -> None:
-    """Keep a forecast, to be compared with the run that follows; without an output there will be nothing to compare."""
+    """Store a forecast for comparison with the run that follows; without an output there is nothing to compare."""
     if output is None:
         return
     place = output if "://" in output else os.path.abspath(output)
@@ -62,10 +62,10 @@ def remember(made: Forecast, output: str | None, record_path: str | None = None)
 
 
 def past_forecasts() -> list[PastForecast]:
-    """The remembered forecasts that a run has followed, oldest first.
+    """The stored forecasts that were followed by a run, oldest first.
 
-    A run counts if it began after the forecast, read as much as was foreseen, and was neither resumed nor ended early.
-    What is found is remembered too, so that outputs may be removed later.
+    A run counts if it began after the forecast, read the expected amount, and was neither resumed nor ended early.
+    Results are stored too, so that outputs may be removed later.
     """
     entries, found, changed = _read(), [], False
     for entry in entries:
@@ -107,7 +107,7 @@ def _direction(errors: list[float]) -> str:
 
 
 def _actual(entry: dict[str, Any]) -> dict[str, float] | None:
-    """The figures of the run that followed; None as long as there is none that can be compared."""
+    """The figures of the run that followed; None if there is no comparable run yet."""
     try:
         folder = RunFolder(str(entry["output"]), record_path=entry.get("record"))
         run = read_run(folder)
@@ -137,7 +137,7 @@ def _read() -> list[dict[str, Any]]:
 
 
 def _write(entries: list[dict[str, Any]]) -> None:
-    """Replace the file as a whole; a home folder that cannot be written to only means that nothing is remembered."""
+    """Replace the file atomically; if the home folder is not writable, nothing is stored."""
     place = history_path()
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 _STEPS = 256
 """Bins between 0 and 1, all of one width."""
 _PER_OCTAVE = 32
-"""Bins per doubling from 1 on: whole numbers up to 32 have one of their own, and no bin is wider than 2.2 %."""
+"""Bins per doubling from 1 on: each whole number up to 32 has its own bin, and no bin is wider than 2.2 %."""
 _OCTAVES = 40
 _ONE = 1 + _STEPS
 BINS = _ONE + _PER_OCTAVE * _OCTAVES + 1
@@ -21,7 +21,7 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
 def _edges() -> Floats:
-    """The least value of each bin, and one behind the last."""
+    """The lower bound of each bin, and the upper bound of the last."""
     linear = np.arange(_STEPS) / _STEPS
     beyond = np.exp2(np.arange(BINS - _ONE + 1) / _PER_OCTAVE)
     return np.concatenate([[-np.inf], linear, beyond])
@@ -39,7 +39,7 @@ class Histogram:
         counts: One per bin.
         total: The sum of all values.
         least: The smallest value.
-        most: The greatest value.
+        most: The largest value.
 
     Example:
         >>> words = Histogram("count")
@@ -56,7 +56,7 @@ class Histogram:
 
     @property
     def size(self) -> int:
-        """How many values there are."""
+        """Number of values."""
         return int(self.counts.sum())
 
     @property
@@ -65,7 +65,7 @@ class Histogram:
         return self.total / self.size if self.size else None
 
     def add(self, values: Floats) -> None:
-        """Count values; those that are not numbers are left out."""
+        """Count values; NaN is ignored."""
         values = values[np.isfinite(values)]
         if not len(values):
             return
@@ -78,13 +78,13 @@ class Histogram:
         self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
 
     def merge(self, other: Histogram) -> None:
-        """Add the values of another one."""
+        """Add the values of another histogram."""
         self.counts += other.counts
         self.total += other.total
         self.least, self.most = min(self.least, other.least), max(self.most, other.most)
 
     def quantile(self, share: float) -> float | None:
-        """The value below which about this share lies, as exact as the bins are; None without values."""
+        """Approximate quantile, as exact as the bins allow; None without values."""
         if not self.size:
             return None
         place = int(np.searchsorted(np.cumsum(self.counts), share * self.size))
@@ -99,9 +99,9 @@ class Histogram:
         return min(max(value, self.least), self.most)
 
     def bars(self, number: int = 24) -> list[tuple[float, float, int]]:
-        """The counts in about `number` bars of equal width on the scale of the bins: from, up to, count.
+        """The counts in about `number` bars of equal width on the scale of the bins: lower bound, upper bound, count.
 
-        Zeros have a bar of their own. The scale is linear up to 1 and logarithmic beyond.
+        Zeros have a separate bar. The scale is linear up to 1 and logarithmic beyond.
         """
         used = np.flatnonzero(self.counts)
         if not len(used):

@@ -15,7 +15,7 @@ _BARS = 40
 
 
 def statistics_page(found: Statistics, inputs: Sequence[str]) -> str:
-    """The page; everything that comes from data is escaped."""
+    """The page; all values from data are escaped."""
     sketch = found.sketch
     filters = sorted(found.filters, key=lambda one: -(one.dropped_share or 0))
     title = f"Statistics of {', '.join(inputs)}"
@@ -56,7 +56,10 @@ def statistics_page(found: Statistics, inputs: Sequence[str]) -> str:
         "<h2>Scores</h2>",
         "<p>Hatched bars are documents that the default would drop; a bar at the threshold, in part.</p>",
         *(_filter(one) for one in filters),
-        *(f"<p>Left out ({_text(reason)}): {_text(', '.join(names))}</p>" for reason, names in found.left_out.items()),
+        *(
+            f"<p>Not measured ({_text(reason)}): {_text(', '.join(names))}</p>"
+            for reason, names in found.left_out.items()
+        ),
     ]
     package = files("gristmill")
     style = "".join(package.joinpath(name).read_text(encoding="utf-8") for name in ("theme.css", "advice/page.css"))
@@ -112,7 +115,7 @@ def _filter(one: FilterStatistics) -> str:
 def _chart(
     name: str, histogram: Histogram, *, note: str = "", lower: float | None = None, upper: float | None = None
 ) -> str:
-    """A distribution as bars, with what a reader who cannot see them needs in words."""
+    """A distribution as bars, with a text alternative."""
     bars = histogram.bars(_BARS)
     most = max((count for *_, count in bars), default=0) or 1
     width = _WIDTH / max(1, len(bars))

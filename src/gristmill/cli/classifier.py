@@ -72,7 +72,7 @@ def train(
     """Train a classifier on DATA, a JSONL file (optionally .gz) with a text and a label per line, or a folder of them.
 
     Part of the texts is held out; accuracy and confusion matrix on it are printed and written to evaluation.json beside
-    the model, and for labels that are whole numbers, such as grades, how near the predictions are. An existing
+    the model, and for labels that are whole numbers, such as grades, how close the predictions are. An existing
     classifier in OUT is replaced only when the new one is complete. Use the result with
     DistributedDataClassifier(model_identifier=OUT), or with LinearClassifier(model_path=OUT) for --kind linear.
     """
@@ -132,7 +132,7 @@ def data_notes(texts: Any, copies: int, text_field: str) -> list[str]:
 
 
 def agreement_text(graded: Mapping[str, Any]) -> str:
-    """How near the predicted grades are to the given ones, in a sentence and a line per cut."""
+    """How close the predicted grades are to the true ones, as a sentence and a line per cutoff."""
     error = f"{graded['mean_absolute_error']:.2f}"
     lines = [f"Agreement with held-out grades: {graded['within_one']:.1%} within one, mean absolute error {error}."]
     for grade, figures in graded["at_least"].items():

@@ -144,7 +144,7 @@ def benchmark_line(benchmark: Mapping[str, Any]) -> str:
     if benchmark["too_short"]:
         line += f"; {benchmark['too_short']} too short to search for"
     if benchmark["only_templates"]:
-        line += f"; {benchmark['only_templates']} with nothing but text shared by many items"
+        line += f"; {benchmark['only_templates']} with only text shared by many items"
     return line
 
 

@@ -36,7 +36,7 @@ KINDS = ("exact", "fuzzy", "semantic", "lines", "substrings")
 @click.option(
     "--score-field",
     metavar="COLUMN",
-    help="With --keep best: column of scores, of which the highest is kept. With --keep newest: column of dates.",
+    help="With --keep best: column of scores; the highest is kept. With --keep newest: column of dates.",
 )
 @click.option(
     "--source",

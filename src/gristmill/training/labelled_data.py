@@ -1,4 +1,4 @@
-"""Labelled texts for training: reading them, and splitting them into a part to learn from and a part held out."""
+"""Labelled texts for training: reading them, and splitting them into training and held-out parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gristmill.errors import InputError, InputNotFoundError
 
 Integers = npt.NDArray[np.int64]
 Progress = Callable[[str, float], None]
-"""Told what is being done and which share of it is done."""
+"""Called with the current step and its progress as a share."""
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
@@ -33,13 +33,13 @@ def silent(what: str, done: float) -> None:
 
 @dataclass(slots=True)
 class LabelledTexts:
-    """Texts with the numbers of their labels.
+    """Texts with their labels, encoded as numbers.
 
     Attributes:
         texts: The texts.
         classes: The number of the label of each.
         labels: The labels by number.
-        blank: How many records were left out when the texts were read, because theirs is null, empty or white space.
+        blank: Number of records that were skipped because their text is null, empty or blank.
     """
 
     texts: list[str]
@@ -55,21 +55,21 @@ class LabelledTexts:
         return LabelledTexts([self.texts[row] for row in rows], self.classes[rows], self.labels)
 
     def similar_labels(self) -> list[tuple[str, str]]:
-        """Pairs of labels that differ only in case, in spaces or in how a number is written, which is seldom meant."""
+        """Pairs of labels that differ only in case, spaces or the form of a number, which is rarely intended."""
         seen: dict[str, str] = {}
         pairs = [(seen.setdefault(_essence(label), label), label) for label in self.labels]
         return [(first, second) for first, second in pairs if first != second]
 
     def first_rows(self) -> Integers:
-        """For each text the first row that has an equal one."""
+        """For each text, the first row with the same text."""
         seen: dict[str, int] = {}
         return np.array([seen.setdefault(text, row) for row, text in enumerate(self.texts)], np.int64)
 
     def split(self, held_out: float, seed: int = 0) -> tuple[LabelledTexts, LabelledTexts]:
-        """A part to learn from and a part held back, with about the same share of each label.
+        """A training part and a held-out part, with about the same share of each label.
 
-        Equal texts are on the same side, else the test would ask for what was learned by heart. Where that allows no
-        share as small as the one asked for, the text with the fewest copies is held back, unless a label has no other.
+        Identical texts are on the same side, otherwise the evaluation would include memorised texts. If that makes the
+        requested share impossible, the text with the fewest copies is held out, unless it is the only one of its label.
         """
         rng = np.random.default_rng(seed)
         first = self.first_rows()
@@ -80,7 +80,7 @@ class LabelledTexts:
             wanted = round(len(rows) * held_out)
             copies = Counter(first[rows].tolist())
             held = sum(count for text, count in copies.items() if text in back)
-            # What has another label too was decided there.
+            # Texts that also have another label were assigned there.
             open_texts = {text: count for text, count in copies.items() if text not in seen}
             for text, count in open_texts.items():
                 if held + count <= wanted:
@@ -94,7 +94,7 @@ class LabelledTexts:
 
 
 def _essence(label: str) -> str:
-    """What labels have in common that are written differently."""
+    """A normal form that differently written labels share."""
     try:
         number = float(label)
     except ValueError:
@@ -103,7 +103,7 @@ def _essence(label: str) -> str:
 
 
 def read_labelled(path: str | Path, *, text_field: str, label_field: str) -> LabelledTexts:
-    """The labelled texts of a JSONL file or of all those in a folder; records whose text is null or blank are left out.
+    """The labelled texts of a JSONL file or of all those in a folder; records whose text is null or blank are skipped.
 
     Files may be plain or gzip. In a folder, names that begin with `_` or `.` are skipped, as in the input of a run.
 
@@ -122,7 +122,7 @@ def read_labelled(path: str | Path, *, text_field: str, label_field: str) -> Lab
                 raise InputError(f"{where} has no {field!r}; it has {there}. Name the fields with --text and --label.")
         text, label = record[text_field], record[label_field]
         if text is not None and not isinstance(text, str):
-            raise InputError(f"{where} has a {type(text).__name__} as {text_field!r}, not a text.")
+            raise InputError(f"{where} has a {type(text).__name__} in {text_field!r}, not a string.")
         if text is None or not text.strip():
             blank += 1
             continue
@@ -145,7 +145,7 @@ def _files(place: Path) -> list[Path]:
     found = [path for ending in _ENDINGS for path in place.glob(f"*{ending}") if path.name[0] not in "._"]
     if not found:
         raise InputError(
-            f"The folder {place} holds no {' or '.join(_ENDINGS)} files: give one of them, or their folder."
+            f"The folder {place} holds no {' or '.join(_ENDINGS)} files: pass one of them, or their folder."
         )
     return sorted(found)
 
@@ -153,14 +153,14 @@ def _files(place: Path) -> list[Path]:
 def _label_of(label: Any, label_field: str, where: str) -> str:
     if label is None or (isinstance(label, str) and not label.strip()):
         state = "null" if label is None else "blank" if label else "empty"
-        raise InputError(f"{where} has no label: {label_field!r} is {state}. Give it one, or take out the record.")
+        raise InputError(f"{where} has no label: {label_field!r} is {state}. Add one, or remove the record.")
     if not isinstance(label, str | int | float):
-        raise InputError(f"{where} has {label!r} as {label_field!r}; a label is a text, a number or a truth value.")
+        raise InputError(f"{where} has {label!r} in {label_field!r}; a label must be a string, a number or a boolean.")
     return str(label)
 
 
 def _records(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every record, and what to call it in a message."""
+    """Every record, with its name for messages."""
     with place.open("rb") as raw:
         start = raw.read(len(_PARQUET))
         raw.seek(0)
@@ -181,7 +181,7 @@ def _records(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             except orjson.JSONDecodeError as error:
                 raise InputError(f"{where} is not JSON: {error}.") from error
             if not isinstance(record, dict):
-                raise InputError(f"{where} is a JSON {type(record).__name__}; every line must be an object of its own.")
+                raise InputError(f"{where} is a JSON {type(record).__name__}; every line must be a JSON object.")
             yield where, record
 
 
@@ -189,4 +189,4 @@ def _lines_of(lines: Any, place: Path) -> Iterator[bytes]:
     try:
         yield from lines
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{place} is not a whole gzip file: {error}.") from error
+        raise InputError(f"{place} is not a complete gzip file: {error}.") from error

@@ -17,10 +17,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def check_scikit_learn() -> None:
-    """Refuse to train where scikit-learn is not installed.
+    """Refuse to train if scikit-learn is not installed.
 
     Raises:
-        MissingExtraError: It is not.
+        MissingExtraError: It is not installed.
     """
     require_module("sklearn", "Fitting a classifier")
 
@@ -37,12 +37,12 @@ def train_linear(
     """A linear classifier, fitted by regularised logistic regression.
 
     Args:
-        data: What to learn from.
-        bits: Words and pairs are hashed into 2 to this power buckets: 32 keep them apart, fewer make a smaller model.
-        min_texts: Words and pairs that fewer texts have do not count, unless none is in as many.
-        strength: How much the data count against the regularisation (the C of logistic regression).
-        steps: The most steps of the optimiser.
-        progress: Told about the start and the end of the fit.
+        data: The training data.
+        bits: Words and pairs are hashed into 2 ** bits buckets: 32 avoids collisions, fewer make a smaller model.
+        min_texts: Ignore words and pairs that occur in fewer texts, unless that leaves none.
+        strength: Inverse regularisation strength (the C of logistic regression).
+        steps: Maximum number of optimiser steps.
+        progress: Notified at the start and the end of the fit.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -77,8 +77,8 @@ def fit_logistic(
     Args:
         features: Texts × columns, as an array or a sparse matrix.
         classes: The true class of each text.
-        number: How many classes there are; one without texts is made the least probable everywhere.
-        strength: How much the data count against the penalty (the C of logistic regression).
+        number: Number of classes; a class without texts becomes the least probable everywhere.
+        strength: Inverse strength of the penalty (the C of logistic regression).
         steps: The most steps of the optimiser.
     """
     from sklearn.exceptions import ConvergenceWarning
@@ -92,10 +92,10 @@ def fit_logistic(
         return weights, bias
     # scikit-learn refuses a matrix without columns; one of zeros changes nothing.
     matrix = features if features.shape[1] else np.zeros((len(classes), 1), np.float32)
-    # Of two classes it fits the difference of their weights alone, on which the same penalty weighs twice as much.
+    # For two classes it only fits the difference of their weights, which the same penalty affects twice as much.
     model = LogisticRegression(C=strength * (2 if len(seen) == 2 else 1), max_iter=steps)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # more steps change probabilities, and hardly any label
+        warnings.simplefilter("ignore", ConvergenceWarning)  # more steps change probabilities, but hardly any label
         model.fit(matrix, classes)
     fitted, constant = model.coef_, model.intercept_
     if len(seen) == 2:
@@ -107,17 +107,17 @@ def fit_logistic(
 
 
 def telling_reach(features: Any, classes: Integers, number: int, *, share: float = 0.5) -> Floats:
-    """A factor for each column: the more it tells about one of the classes, the farther its weights may move.
+    """A factor for each column: the more informative it is about one of the classes, the farther its weights may move.
 
-    What a column tells about a class is how much more or less often it occurs there than elsewhere, as a logarithm: the
+    Its information about a class is how much more or less often it occurs there than elsewhere, as a logarithm: the
     ratio by which Wang and Manning scale features in "Baselines and Bigrams: Simple, Good Sentiment and Topic
-    Classification" (ACL 2012), likewise blended with 1. A column counts by the class about which it tells most.
+    Classification" (ACL 2012), likewise blended with 1. The most informative class determines the factor of a column.
 
     Args:
         features: A sparse matrix of texts × columns.
         classes: The true class of each text.
-        number: How many classes there are.
-        share: From 0, where all weights move as far, to 1, where those that tell nothing do not move.
+        number: Number of classes.
+        share: From 0, where all weights can move equally far, to 1, where uninformative ones do not move.
     """
     from scipy import sparse
 

@@ -22,8 +22,8 @@ from gristmill.stages.text.models.sources import fetch_model, read_config
 from gristmill.training.labelled_data import LabelledTexts, Progress, silent
 from gristmill.training.linear import Floats, Integers, check_scikit_learn, fit_logistic
 
-# What is tried for the encoder's vectors, from strong regularisation to weak. Tokens always count as much as the linear
-# classifier lets them.
+# Candidates for the encoder's vectors, from strong regularisation to weak. Tokens are always weighted as in the linear
+# classifier.
 DENSE_STRENGTHS = (1e-5, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 TOKEN_STRENGTH = 20.0
 _FOLDS = 3
@@ -47,19 +47,19 @@ def train_deberta(
     Args:
         data: What to learn from.
         out: The folder to write.
-        minutes: How long to train.
-        vocabulary: The tokens of the tokenizer.
+        minutes: Training time in minutes.
+        vocabulary: Vocabulary size of the tokenizer.
         width: The width of the network.
-        layers: Its layers.
-        max_seq_length: The most tokens of a text that are looked at.
-        learning_rate: The highest rate; it rises at first and falls to zero at the end of the time.
-        seed: Fixes the first weights and the order of the texts.
-        progress: Told about every step.
+        layers: Number of layers.
+        max_seq_length: Maximum number of tokens per text.
+        learning_rate: The peak learning rate; it warms up and decays to zero at the end of the time.
+        seed: Random seed of the initial weights and the order of the texts.
+        progress: Notified of every step.
     """
     from transformers import DebertaV2Config
 
     torch.manual_seed(seed)
-    progress("making the tokenizer", 0.0)
+    progress("training the tokenizer", 0.0)
     tokenizer = new_tokenizer(data.texts, vocabulary, max_seq_length)
     base = DebertaV2Config(
         vocab_size=len(tokenizer), hidden_size=width, num_hidden_layers=layers, num_attention_heads=max(1, width // 32),
@@ -90,22 +90,21 @@ def train_head(
 ) -> None:
     """Fit a head on an encoder, and save both as one classifier.
 
-    The head sees the mean of the encoder's tokens, which tells topics, and which tokens occur (TF-IDF), which tells
-    what the encoder was not made for, such as opinions.
+    The head sees the mean of the encoder's tokens, which captures topics, and which tokens occur (TF-IDF), which
+    captures what the encoder was not trained for, such as opinions.
 
     Args:
         data: What to learn from.
         encoder: A hub id, a folder or `package:NAME`.
         out: The folder to write.
         cache_dir: Where downloads are kept.
-        max_seq_length: The most tokens of a text that count.
-        window: The most tokens of a text that the encoder reads.
-        strength: How much the encoder's vectors count against the regularisation; None chooses it by trying on parts of
-            the data.
-        minutes: How long the encoder is trained together with the fitted head; 0 leaves it as it is.
-        learning_rate: The highest rate of that training.
-        seed: Fixes the parts, and the order of the texts in that training.
-        progress: Told about every batch and step.
+        max_seq_length: Maximum number of tokens per text.
+        window: Maximum number of tokens per text that the encoder reads.
+        strength: Inverse regularisation strength for the encoder's vectors; None chooses it by cross-validation.
+        minutes: Minutes of fine-tuning the encoder together with the fitted head; 0 freezes it.
+        learning_rate: The peak learning rate of that training.
+        seed: Random seed of the parts, and of the order of the texts in that training.
+        progress: Notified of every batch and step.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -141,7 +140,7 @@ def train_head(
     head = weights[len(rarity) :].T * factor / scale
     with torch.no_grad():
         network.model.load_state_dict(backbone.state_dict())
-        # The standardisation of the vectors goes into the head, so that the saved network needs none.
+        # The standardisation of the vectors is folded into the head, so that the saved network needs none.
         network.fc.weight.copy_(head)
         network.fc.bias.copy_(bias - head @ centre)
         bag: Any = network.bag
@@ -179,17 +178,17 @@ def best_dense_strength(
     seed: int = 0,
     progress: Progress = silent,
 ) -> float:
-    """The strength whose heads, fitted to two thirds, find the other third least surprising.
+    """The strength with the lowest loss in three-fold cross-validation.
 
     Args:
         words: The features of the tokens of each text, as a sparse matrix.
         dense: The vector of each text.
         classes: The true class of each text.
-        number: How many classes there are.
-        first_rows: For each text the first one that is equal, since equal texts must be in the same third; None where
-            all differ.
-        seed: Fixes the thirds.
-        progress: Told about every third.
+        number: Number of classes.
+        first_rows: For each text the first identical one, since identical texts must be in the same fold; None if all
+            differ.
+        seed: Random seed of the folds.
+        progress: Notified of every fold.
     """
     from scipy import sparse
 
@@ -211,7 +210,7 @@ def best_dense_strength(
 
 
 def token_rarity(ids: Sequence[Sequence[int]], vocabulary: int, *, without: Sequence[int] = ()) -> Floats:
-    """How rare each token is (smoothed, Spärck Jones 1972); tokens that mean nothing, `without`, count 0."""
+    """How rare each token is (smoothed, Spärck Jones 1972); meaningless tokens, `without`, count 0."""
     seen = np.zeros(vocabulary, np.int64)
     for row in ids:
         seen[np.unique(np.asarray(row, np.int64))] += 1
@@ -244,7 +243,7 @@ def train_network(
     seed: int,
     progress: Progress,
 ) -> None:
-    """Train all weights of a network for a given time; the rate rises at first and falls to zero at the end."""
+    """Train all weights of a network for a given time; the learning rate warms up and decays to zero."""
     order = np.random.default_rng(seed)
     network.train()
     optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.01)
@@ -288,12 +287,12 @@ def save_classifier(network: nn.Module, config: dict[str, Any], tokenizer: Any, 
 
 
 def new_tokenizer(texts: list[str], vocabulary: int, max_seq_length: int) -> Any:
-    """A tokenizer of byte pairs made from the texts."""
+    """A byte-pair tokenizer trained on the texts."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     if vocabulary < 300:
-        raise UsageError(f"vocabulary={vocabulary}: give at least 300, as every byte is a token.")
+        raise UsageError(f"vocabulary={vocabulary}: must be at least 300, because every byte is a token.")
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
     made = Tokenizer(models.BPE(unk_token="[UNK]"))
     made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])

@@ -1,4 +1,4 @@
-"""What a training leaves: the folder with the classifier, filled only when it is done, and its accuracy."""
+"""The result of a training: the folder with the classifier, filled only when it is complete, and its accuracy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gristmill.training.labelled_data import Integers, LabelledTexts
 EVALUATION_NAME = "evaluation.json"
 _WORK = ".training-"
 
-# What trainings write; nothing else is ever replaced or removed.
+# Files that trainings write; no others are ever replaced or removed.
 _OURS = {
     "linear.json", "linear.npz", "config.json", "model.safetensors", "chat_template.jinja", EVALUATION_NAME,
     *TOKENIZER_FILES,
@@ -33,12 +33,12 @@ _OURS = {
 
 @contextmanager
 def filled_when_done(out: Path) -> Iterator[Path]:
-    """A folder to write a classifier to, whose files come to `out` when the block ends without an error.
+    """A folder to write a classifier to, whose files are moved to `out` when the block ends without an error.
 
-    A classifier that is there is replaced then, and stays as it is if the block fails or is interrupted.
+    An existing classifier is replaced then, and stays unchanged if the block fails or is interrupted.
 
     Raises:
-        OutputError: `out` cannot be written, or holds files that are not of a classifier.
+        OutputError: `out` cannot be written, or holds files that do not belong to a classifier.
     """
     new = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
@@ -47,8 +47,8 @@ def filled_when_done(out: Path) -> Iterator[Path]:
         others = sorted(names - _OURS if EVALUATION_NAME in names else names)
         if others:
             raise OutputError(
-                f"The folder {out} holds other files than those of a classifier that was trained here "
-                f"({', '.join(others[:5])}): give a new or an empty one.",
+                f"The folder {out} holds files that do not belong to a classifier trained here "
+                f"({', '.join(others[:5])}): pass a new or empty folder.",
                 path=str(out),
             )
         work = Path(tempfile.mkdtemp(prefix=_WORK, dir=out))
@@ -56,7 +56,7 @@ def filled_when_done(out: Path) -> Iterator[Path]:
         raise
     except OSError as error:
         raise OutputError(
-            f"The classifier cannot be written to {out}: {error.strerror or error}. Give a folder that can be made.",
+            f"The classifier cannot be written to {out}: {error.strerror or error}. Choose another folder.",
             path=str(out),
         ) from error
     try:
@@ -70,12 +70,12 @@ def filled_when_done(out: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
         for folder in new:
             with suppress(OSError):
-                folder.rmdir()  # only where nothing was written
+                folder.rmdir()  # only if nothing was written
 
 
 @dataclass(slots=True)
 class Evaluation:
-    """How predictions compare with the truth: `confusion[true, predicted]` counts texts."""
+    """Predictions compared with the true labels: `confusion[true, predicted]` counts texts."""
 
     labels: list[str]
     confusion: Integers
@@ -89,17 +89,17 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """The share of texts that got their true label."""
+        """The share of texts that were predicted correctly."""
         total = int(self.confusion.sum())
         return float(np.trace(self.confusion)) / total if total else 0.0
 
     @property
     def never_tested(self) -> list[str]:
-        """The labels of which no text was there to test."""
+        """The labels that do not occur in the test set."""
         return [label for label, count in zip(self.labels, self.confusion.sum(axis=1), strict=True) if not count]
 
     def grades(self) -> dict[str, Any] | None:
-        """For labels that are whole numbers, how near predictions are to the grades; None for other labels.
+        """For labels that are whole numbers, how close predictions are to the grades; None for other labels.
 
         `at_least` has precision, recall and F1 of the decision "this grade or a higher one" for each grade, which is
         how FineWeb-Edu uses its classifier (Penedo et al. 2024: grade 3 or higher).
@@ -140,7 +140,7 @@ class Evaluation:
 
 
 def evaluate(model: Path, data: LabelledTexts) -> Evaluation:
-    """How a saved classifier does on labelled texts, run as a pipeline would run it."""
+    """The accuracy of a saved classifier on labelled texts, run as in a pipeline."""
     batch: Any = DocumentBatch(data=pa.table({"text": pa.array(data.texts, pa.large_string())}))
     linear = (model / CONFIG_NAME).is_file()
     classifier: Any = (

@@ -42,14 +42,14 @@ def train(data: Path, out: Path, *options: str) -> Result:
     ("row", "message"),
     [
         ({"text": "a"}, "Line 13 .* has no 'label'; it has 'text'"),
-        ({"text": "a", "label": None}, "Line 13 .* has no label: 'label' is null. Give it one"),
+        ({"text": "a", "label": None}, "Line 13 .* has no label: 'label' is null. Add one"),
         ({"text": "a", "label": ""}, "has no label: 'label' is empty"),
         ({"text": "a", "label": " "}, "has no label: 'label' is blank"),
-        ({"text": "a", "label": ["x"]}, r"has \['x'\] as 'label'"),
-        ({"text": ["a"], "label": "x"}, "has a list as 'text'"),
-        ({"text": 5, "label": "x"}, "has a int as 'text'"),
+        ({"text": "a", "label": ["x"]}, r"has \['x'\] in 'label'"),
+        ({"text": ["a"], "label": "x"}, "has a list in 'text'"),
+        ({"text": 5, "label": "x"}, "has a int in 'text'"),
         ({"label": "x"}, "has no 'text'; it has 'label'. Name the fields with --text and --label"),
-        ([1], "Line 13 .* is a JSON list; every line must be an object"),
+        ([1], "Line 13 .* is a JSON list; every line must be a JSON object"),
     ],
 )
 def test_a_record_that_is_no_labelled_text_is_named(row: Any, message: str, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_an_empty_folder_and_half_a_gzip_file_are_no_data(tmp_path: Path) -> Non
         read_labelled(tmp_path, text_field="text", label_field="label")
     packed = gzip.compress(write(tmp_path / "data.jsonl", ROWS).read_bytes())
     (tmp_path / "data.jsonl.gz").write_bytes(packed[:-20])
-    with pytest.raises(InputError, match="not a whole gzip file"):
+    with pytest.raises(InputError, match="not a complete gzip file"):
         read_labelled(tmp_path / "data.jsonl.gz", text_field="text", label_field="label")
 
 
