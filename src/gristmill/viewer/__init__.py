@@ -1,1 +1,1 @@
-"""The viewer: a local page to browse, search and label the documents of a run, kept and dropped, each with its why."""
+"""The viewer: a local page to browse, search and label the kept and dropped documents of a run."""

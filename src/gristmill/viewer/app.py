@@ -1,4 +1,4 @@
-"""What the viewer answers: the run, pages of documents, one document with its why and its texts, and labels."""
+"""The answers of the viewer: the run, pages of documents, one document with its history and texts, and labels."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gristmill.viewer.texts import Found, Texts
 
 PAGE = 50
 PIECE_CHARS = 20_000
-"""How much of a text is sent at first."""
+"""Number of characters of a text that are sent first."""
 MORE_CHARS = 200_000
-"""How much is sent when more is asked for."""
+"""Number of characters per further request."""
 MAX_FOUND = 200
-"""Documents with the same id or URL that are listed."""
+"""Maximum number of documents with the same id or URL to list."""
 
 _SNIPPET_CHARS = 240
 _FIELD_CHARS = 2000
@@ -54,11 +54,11 @@ class View:
 
     Args:
         folder: The output of the run.
-        labels: Where labels go, if not into the record of the run.
+        labels: File for labels, if not in the record of the run.
         text_field: The field with the text; by default the one that most stages of the plan read.
 
     Raises:
-        InputNotFoundError: No run has written there.
+        InputNotFoundError: The folder is not the output of a run.
     """
 
     def __init__(self, folder: RunFolder, *, labels: str | None = None, text_field: str | None = None) -> None:
@@ -86,7 +86,7 @@ class View:
     # --- the run ---
 
     def run(self) -> Answer:
-        """What the page needs to offer its filters; reads the manifest again where partitions were committed since."""
+        """What the page needs for its filters; reads the manifest again if partitions were committed meanwhile."""
         with self._lock:
             if manifest_stamp(self.folder) != self._stamp:
                 self._load()
@@ -94,9 +94,9 @@ class View:
         status, notes = run_notes(self.folder, catalog)
         notes += [labels.why_not] if labels.why_not else []
         if labels.damaged:
-            notes.append(f"{labels.damaged} lines of {labels.path} are not labels; they are left alone.")
+            notes.append(f"{labels.damaged} lines of {labels.path} are not labels; they are ignored.")
         if catalog.splits:
-            notes.append("A stage makes several rows of one document: counts are of rows, the list is of documents.")
+            notes.append("A stage splits documents into several rows: counts refer to rows, the list to documents.")
         order = {name: number for number, name in enumerate(self._stages)}
         endings = sorted(catalog.endings.items(), key=lambda item: (order.get(item[0][0], len(order)), -item[1]))
         return {
@@ -147,7 +147,7 @@ class View:
         }
 
     def count(self, given: Mapping[str, str]) -> Answer:
-        """How many documents match from a place on, as far as the time of one request goes."""
+        """Number of matching documents from a position on, within the time limit of one request."""
         query = Query.parse(given, self._scores)
         number, cursor, searched = self._search(query, given.get("cursor", "")).count()
         return {"count": number, "cursor": None if cursor is None else str(cursor), "searched": searched}
@@ -178,7 +178,7 @@ class View:
         return Cursor(partition, number - first)
 
     def _hits(self, places: list[tuple[str, int]]) -> list[Answer]:
-        """What a list shows of documents, from the ledger alone."""
+        """The list entries of documents, from the ledger alone."""
         rows: dict[str, list[int]] = {}
         for partition, row in places:
             rows.setdefault(partition, []).append(row)
@@ -201,7 +201,7 @@ class View:
         return [found[place] for place in places]
 
     def snippets(self, refs: list[str], needle: str = "") -> Answer:
-        """The beginning of the text of some documents, or what surrounds the text that was searched for."""
+        """The beginning of the text of some documents, or the surroundings of the search term."""
         rows: dict[str, list[int]] = {}
         for ref in refs[:MAX_FOUND]:
             partition, row = self._place(ref)
@@ -220,7 +220,7 @@ class View:
     # --- one document ---
 
     def document(self, ref: str) -> Answer:
-        """What happened to a document, as `gristmill why` tells it, with its fields and the beginning of its text."""
+        """What happened to a document, as `gristmill why` shows it, with its fields and the beginning of its text."""
         partition, row = self._place(ref)
         entry, history = self._entry(partition), self._history(ref)
         found = self.texts.input(entry, row)
@@ -284,7 +284,7 @@ class View:
         return {"text": piece, "offset": offset, "chars": len(text or ""), "note": note}
 
     def _fields(self, found: Found) -> list[Answer]:
-        """The other fields of a record, each cut to what fits into a table."""
+        """The other fields of a record, each shortened to fit into a table."""
         fields = [(name, value) for name, value in (found.record or {}).items() if name != self.texts.text_field]
         shown = []
         for name, value in fields[:_MAX_FIELDS]:
@@ -295,7 +295,7 @@ class View:
     # --- labels ---
 
     def label(self, ref: str, label: str | None) -> Answer:
-        """Note whether the decision on a document is right, or take the label away."""
+        """Record whether the decision on a document is right, or remove the label."""
         if label not in (None, RIGHT, WRONG):
             raise UsageError(f"A label is {RIGHT!r}, {WRONG!r} or null, not {label!r}.")
         partition, row = self._place(ref)
@@ -330,13 +330,13 @@ class View:
         if found.record is None:
             found = self.texts.output(entry, row)
         text = self.texts.text(found.record) if found.record is not None else None
-        # Lone surrogates are no text that a training program could read.
+        # A training program could not read lone surrogates.
         return None if text is None else text.encode("utf-8", "replace").decode()
 
     # --- places ---
 
     def _place(self, ref: str) -> tuple[str, int]:
-        """The partition and row that the page names; only places of this run are taken."""
+        """The partition and row that the page names; only positions of this run are accepted."""
         partition, _, row = ref.rpartition("#")
         facts = self.catalog.partitions.get(partition)
         if facts is None or not (row.isascii() and row.isdigit() and len(row) <= 18 and int(row) < facts.rows):
@@ -358,12 +358,12 @@ class View:
                 raise
             raise UsageError(f"The ledger of partition {partition!r} cannot be read: {first_line(error)}") from error
         if history is None:
-            raise NotFoundError(f"{ref!r} is not in the sample that the run has read.")
+            raise NotFoundError(f"{ref!r} is not in the sample that the run read.")
         return history
 
 
 def _plain(value: Any) -> Any:
-    """A number as JSON can hold it."""
+    """A number in a form that JSON can hold."""
     value = whole_number(value)
     return (
         str(value) if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))) else value

@@ -1,4 +1,4 @@
-"""What the viewer knows of a run in memory: its partitions with their counts, and no documents."""
+"""What the viewer keeps in memory about a run: its partitions with their counts, but no documents."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.storage.files import RECORD_SUFFIX, is_local
 
 MAX_SOURCES = 2000
-"""Source files that are listed for choosing; of more, the page only takes a part of the name."""
+"""Maximum number of source files to list; if there are more, the page asks for a part of the name."""
 _RECORDS = (RECORD_SUFFIX, f"/{RECORD_FOLDER}")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """What decides whether a partition can hold what is searched for."""
+    """Facts that decide whether a partition can contain matches."""
 
     partition: str
     rows: int
@@ -45,9 +45,9 @@ class Catalog:
         partitions: The committed partitions by id.
         starts: The number of documents before each of them.
         documents: Documents that were read.
-        endings: As in `PartitionFacts`, over all partitions.
-        splits: Whether a stage makes several rows of one document, so that counts are of rows.
-        problems: What of the record cannot be read, in sentences.
+        endings: As in `PartitionFacts`, summed over all partitions.
+        splits: Whether a stage splits documents into several rows, so that counts refer to rows.
+        problems: Sentences about unreadable parts of the record.
     """
 
     partitions: dict[str, PartitionFacts] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def _endings(entry: ManifestEntry) -> dict[tuple[str, str, str], int]:
 
 
 def manifest_stamp(folder: RunFolder) -> int:
-    """Changes when a partition is committed; always 0 where the store has no times of folders."""
+    """Changes when a partition is committed; always 0 if the store has no folder times."""
     path = folder.record_path("manifest")
     try:
         return os.stat(path).st_mtime_ns if is_local(path) else 0
@@ -104,7 +104,7 @@ def manifest_stamp(folder: RunFolder) -> int:
 
 
 def run_notes(folder: RunFolder, catalog: Catalog) -> tuple[str, list[str]]:
-    """The status of the run, and what one has to know to read what there is of it, in sentences."""
+    """The status of the run, and sentences that explain what is shown."""
     try:
         run: dict[str, Any] = dict(read_run(folder) or {})
     except VerificationError as error:
@@ -116,8 +116,8 @@ def run_notes(folder: RunFolder, catalog: Catalog) -> tuple[str, list[str]]:
     parent = posixpath.dirname(folder.path)
     if posixpath.basename(parent) == STEPS_FOLDER and parent.removesuffix(f"/{STEPS_FOLDER}").endswith(_RECORDS):
         notes.append(
-            "This is a step of a longer run: its rows are intermediate results, and some have no text. Pass the output "
-            "of the whole run to see its documents."
+            "This is one step of a multi-step run: its rows are intermediate results, and some have no text. Pass the "
+            "output of the whole run to see its documents."
         )
     if status == RUNNING:
         notes.append(f"The run is still running or was killed: showing what is committed, {done}.")
@@ -146,7 +146,7 @@ def plan_facts(folder: RunFolder) -> tuple[list[str], str]:
 
 
 def score_names(ledger: Ledger, catalog: Catalog) -> list[str]:
-    """The scores that were recorded of every document, as `stage:score`; none unless all scores were asked for."""
+    """The scores recorded for every document, as `stage:score`; empty unless all scores were requested."""
     for partition in catalog.partitions:
         entry = ledger.entry(partition)
         file = entry.records.get("scores") if entry is not None else None

@@ -1,4 +1,4 @@
-"""Labels that a person gave: a small file of JSON lines that is only ever appended to."""
+"""Labels from the viewer's user: a small append-only file of JSON lines."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ RIGHT, WRONG = "right", "wrong"
 
 
 def verdict(status: str, label: str) -> str:
-    """What should become of a document whose decision is right or wrong."""
+    """What should happen to a document whose decision is right or wrong."""
     return KEEP if (status == KEPT) == (label == RIGHT) else DROP
 
 
 def rating(status: str, kept: str) -> str:
-    """Whether a decision is right, when this should become of the document."""
+    """Whether a decision is right if this should happen to the document."""
     return RIGHT if (status == KEPT) == (kept == KEEP) else WRONG
 
 
 class Labels:
-    """What should become of documents, by partition and row; the last word on a document counts.
+    """What should happen to documents, by partition and row; the last label of a document counts.
 
-    A line says `keep` or `drop` and not `right` or `wrong`, so that it still holds when a later run decides otherwise.
-    It names the fingerprint of its partition: labels of an input that has changed are left alone and not used.
+    A line says `keep` or `drop` instead of `right` or `wrong`, so that it stays valid if a later run decides otherwise.
+    It contains the fingerprint of its partition: labels of an input that has changed are kept but not used.
 
     Args:
-        folder: The run; the labels lie in its record.
-        path: Another file for them.
+        folder: The run; the labels are in its record.
+        path: Another file for the labels.
 
     Attributes:
-        path: Where they lie; None where that is not a place to append to.
-        why_not: Why nothing can be labelled, in a sentence; empty where it can.
+        path: Path of the labels; None if nothing can be appended there.
+        why_not: Why nothing can be labelled, as a sentence; empty if labelling is possible.
     """
 
     def __init__(self, folder: RunFolder, path: str | os.PathLike[str] | None = None) -> None:
@@ -66,14 +66,14 @@ class Labels:
                         values = json.loads(line)
                         self._known.setdefault(str(values["partition"]), {})[int(values["row"])] = values
                     except (ValueError, KeyError, TypeError):
-                        self.damaged += 1  # cut off by a crash, or edited
+                        self.damaged += 1  # truncated by a crash, or edited
         except FileNotFoundError:
             pass
         except OSError as error:
             raise OutputError(f"The labels in {path} cannot be read: {error.strerror or error}.", path=path) from error
 
     def get(self, partition: str, row: int, fingerprint: str) -> dict[str, Any] | None:
-        """The label of a document, while its input is the one that was labelled."""
+        """The label of a document, if its input is unchanged."""
         found = self._known.get(partition, {}).get(row)
         return found if found and found.get("verdict") and found.get("fingerprint") == fingerprint else None
 
@@ -89,13 +89,13 @@ class Labels:
             return {row: known[row] for row in sorted(known) if known[row].get("verdict")}
 
     def counts(self) -> dict[str, int]:
-        """How many documents should be kept and dropped, by their labels."""
+        """The number of documents that should be kept and dropped, by their labels."""
         with self._lock:
             found = Counter(str(one.get("verdict")) for rows in self._known.values() for one in rows.values())
         return {KEEP: found[KEEP], DROP: found[DROP]}
 
     def put(self, partition: str, row: int, fingerprint: str, wanted: str | None, **facts: Any) -> None:
-        """Label a document, or take its label away (`wanted=None`); it is on disk when this returns.
+        """Label a document, or remove its label (`wanted=None`); it is on disk when this returns.
 
         Raises:
             OutputError: The file cannot be written.
@@ -116,7 +116,7 @@ class Labels:
 
 
 def _append(path: str, line: bytes) -> None:
-    """Put a line behind the others in one step, on a line of its own also where the last one was cut off."""
+    """Append a line atomically, starting a new line even if the last one was truncated."""
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         size = os.fstat(handle).st_size

@@ -1,4 +1,4 @@
-"""What is searched for: conditions on documents, as the page sends them."""
+"""Queries: conditions on documents, as sent by the page."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ MAX_TEXT_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Conditions that a document has to meet, all of them; what is empty or None is not a condition.
+    """Conditions that a document must meet, all of them; empty values and None are ignored.
 
     Attributes:
         status: One of `STATUSES`.
         stage: The stage that decided on it.
         reason: The reason of that decision.
-        score_name: `stage:score` of a score recorded of every document; without it the bounds are for the decisive one.
-        score_min: Its least value.
-        score_max: Its greatest value.
+        score_name: `stage:score` of a score recorded for every document; without it the bounds apply to the deciding
+            score.
+        score_min: Its minimum.
+        score_max: Its maximum.
         source: A part of the name of its source file.
-        text: What its text contains, in any case.
+        text: Text that it contains, ignoring case.
         label: Whether it was labelled, and how.
     """
 
@@ -47,10 +48,10 @@ class Query:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], known_scores: list[str]) -> Query:
-        """The query that a page asks.
+        """The query in a request of the page.
 
         Raises:
-            UsageError: A value is none that the page offers, or not a number.
+            UsageError: A value is not one of the page's choices, or not a number.
         """
         names = ("status", "stage", "reason", "source", "label", "score_name")
         values: dict[str, Any] = {name: given.get(name, "") for name in names}
@@ -66,7 +67,7 @@ class Query:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether a score is asked for."""
+        """Whether there is a condition on a score."""
         return self.score_min is not None or self.score_max is not None
 
     @property
@@ -101,7 +102,7 @@ class Query:
         )
 
     def known_count(self, catalog: Catalog) -> int | None:
-        """How many documents match, where the counts of the run tell it."""
+        """Number of matching documents, if the counts of the run determine it."""
         if catalog.splits or self.text or self.label or self.source or self.has_bounds:
             return None
         if self.status in (CHANGED, DUPLICATE):

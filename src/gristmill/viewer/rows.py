@@ -21,7 +21,7 @@ Mask = npt.NDArray[np.bool_]
 
 _WORDS = ["stage", "outcome", "reason"]
 _STEP = 1 << 18
-"""Rows without any decision that are looked at at once."""
+"""Number of rows without any decision to examine at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Decided:
 
     rows: Rows
     end: int
-    """All decisions on rows before this one are known now."""
+    """All decisions on rows before this one are known."""
     masks: Callable[[str, str], Mask]
     scores: npt.NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class Decided:
 def matching_rows(
     ledger: Ledger, entry: ManifestEntry, query: Query, *, selection: Selection | None = None, first: int = 0
 ) -> Iterator[tuple[int, Rows]]:
-    """The rows from `first` on that meet all conditions on decisions, changes and scores, in pieces.
+    """The rows from `first` on that meet all conditions on decisions, changes and scores, piece by piece.
 
     Each piece comes with the row up to which it is complete.
 
@@ -68,7 +68,7 @@ def _matching(
     selection: Selection | None,
     changed: Rows | None,
 ) -> Rows:
-    """The rows in `low … high` that match, where kept ones can."""
+    """The matching rows in `low … high`, if kept ones can match."""
     here = (decided.rows >= low) & (decided.rows < high)
     wanted = np.ones(high - low, bool) if changed is None else np.isin(np.arange(low, high), changed)
     if selection is not None:
@@ -118,7 +118,7 @@ def _decided(ledger: Ledger, entry: ManifestEntry, first: int) -> Iterator[Decid
                     continue
                 table = parquet.read_row_group(at, columns=["row", *_WORDS, "score"], use_threads=False)
                 after = bounds[at + 1] if at + 1 < len(bounds) else None
-                # Decisions on one row may lie on both sides of the border of two groups: the last one counts.
+                # Decisions on one row may be in two adjacent groups: the last one counts.
                 goes_on = int(after.min) if after is not None and after.has_min_max else None
                 yield _last_decisions(table, goes_on)
     none = np.empty(0, np.int64)
@@ -128,7 +128,7 @@ def _decided(ledger: Ledger, entry: ManifestEntry, first: int) -> Iterator[Decid
 def _last_decisions(table: pa.Table, goes_on: int | None) -> Decided:
     rows = table.column("row").fill_null(-1).to_numpy()
     last = np.append(rows[1:] != rows[:-1], True) if len(rows) else np.empty(0, bool)
-    last &= rows >= 0  # rows of unknown origin are nobody's
+    last &= rows >= 0  # rows of unknown origin belong to no document
     if goes_on is not None:
         last &= rows != goes_on
     end = int(rows[last][-1]) + 1 if last.any() else 0
@@ -142,7 +142,7 @@ def _last_decisions(table: pa.Table, goes_on: int | None) -> Decided:
 
 
 def _equal(column: pa.ChunkedArray, value: str) -> Mask:
-    """Where a column of repeating words has this one."""
+    """The positions of this word in a dictionary column."""
     found = [np.empty(0, bool)]
     for chunk in column.chunks:
         words = chunk.dictionary.to_pylist()
@@ -162,7 +162,7 @@ def _changed(ledger: Ledger, entry: ManifestEntry) -> Rows:
 
 
 def _passing_score(ledger: Ledger, entry: ManifestEntry, query: Query) -> Rows | None:
-    """The rows whose recorded score lies within the bounds; None where none is asked for."""
+    """The rows whose recorded score is within the bounds; None if there is no such condition."""
     if not (query.score_name and query.has_bounds):
         return None
     stage, _, score = query.score_name.partition(":")

@@ -1,7 +1,7 @@
 """Searching the documents of a run: page by page, in source order, for as long as a request may take.
 
-A search reads the ledgers partition by partition (and the texts, where it looks for one) and stops when it has a page,
-or when its time is up. What it returns names the place to continue from, so that nothing has to be held in between.
+A search reads the ledgers partition by partition (and the texts, if it searches for one) and stops when it has a page,
+or when its time is up. The result contains the position to continue from, so that no state is kept between requests.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, catalog: Catalog) -> Cursor:
-        """The cursor that `str` gave.
+        """The cursor from its `str` form.
 
         Raises:
             UsageError: There is no such place in this run.
@@ -62,7 +62,7 @@ class Cursor:
 
 @dataclass(slots=True)
 class Page:
-    """What a search has found so far.
+    """The results of a search so far.
 
     Attributes:
         places: Partition and row of each document.
@@ -78,13 +78,13 @@ class Page:
 
 
 class Search:
-    """A search in progress; `page` may be called again to go on.
+    """A search in progress; call `page` again to continue.
 
     Args:
         ledger: The ledger of the run.
         catalog: Its partitions.
         query: What to look for.
-        labels: The labels, for queries that ask for them.
+        labels: The labels, for queries that need them.
         text_field: The field with the text.
         start: Where to begin.
     """
@@ -110,7 +110,7 @@ class Search:
         self._left: tuple[str, Rows, Cursor | None] = ("", _NO_ROWS, start or Cursor())
 
     def page(self, limit: int, *, seconds: float = SECONDS) -> Page:
-        """The next documents, at most `limit`; fewer when the time is up, and then there is a cursor."""
+        """The next documents, at most `limit`; fewer if the time is up, in which case there is a cursor."""
         found = Page()
         until = time.monotonic() + seconds
         for piece in itertools.count():
@@ -122,7 +122,7 @@ class Search:
                 found.cursor = Cursor(partition, int(self._left[1][0]))
                 break
             found.cursor = after
-            # At least one piece in each call, or a slow one would never be passed.
+            # At least one piece per call, otherwise a slow one would never be completed.
             if after is None or len(found.places) >= limit or (piece and time.monotonic() > until):
                 break
             self._left = next(self._pieces, ("", _NO_ROWS, None))
@@ -131,7 +131,7 @@ class Search:
         return found
 
     def count(self, *, seconds: float = SECONDS) -> tuple[int, Cursor | None, int]:
-        """How many documents match up to a place, that place, and the documents searched; None when all were."""
+        """The number of matches up to a position, that position (None at the end), and the documents searched."""
         number = 0
         until = time.monotonic() + seconds
         for piece in itertools.count():
@@ -149,7 +149,7 @@ class Search:
         return self._catalog.starts.get(cursor.partition, 0) + cursor.row
 
     def _all(self, start: Cursor) -> Iterator[tuple[str, Rows, Cursor | None]]:
-        """Matching rows piece by piece, each with the place behind it."""
+        """Matching rows piece by piece, each with the position after it."""
         names = list(self._catalog.partitions)
         begin = names.index(start.partition) if start.partition else 0
         for at, name in enumerate(names[begin:], begin):
@@ -175,7 +175,7 @@ class Search:
         return self._query.may_match(facts)
 
     def _rows(self, entry: ManifestEntry, first: int) -> Iterator[tuple[int, Rows]]:
-        """Matching rows of a partition from `first` on, each piece with the row behind it."""
+        """Matching rows of a partition from `first` on, each piece with the row after it."""
         pieces = matching_rows(self._ledger, entry, self._query, selection=self._selection, first=first)
         narrowed = self._labelled(entry, pieces)
         files = {str(part["relative"]) for part in entry.source}
@@ -203,7 +203,7 @@ class Search:
     def _by_content(
         self, entry: ManifestEntry, pieces: Iterator[tuple[int, Rows]], first: int
     ) -> Iterator[tuple[int, Rows]]:
-        """Those of the rows whose text or file is the wanted one; the texts are read along, block by block."""
+        """The rows whose text or file matches; texts are read on the fly, block by block."""
         end, rows = 0, _NO_ROWS
         for block in source_blocks(entry):
             if not len(block.rows):
@@ -244,8 +244,8 @@ def _columns_match(block: TableBlock, places: Rows, field: str, text: str) -> Ro
 def _lines_match(block: RecordBlock, places: Rows, field: str, text: str) -> Rows:
     r"""Which of the records hold the text (in lower case).
 
-    Where the text has a word of plain letters or digits, most records are told by their bytes not to hold it: such
-    letters stand in JSON as they are, or behind `\u00`.
+    If the text has a word of plain letters or digits, the bytes of most records show that they do not contain it: JSON
+    has such letters unescaped, or after `\u00`.
     """
     data = block.buffer.tobytes()
     probes = _PROBE.findall(text.encode("utf-8", "ignore"))
@@ -257,7 +257,7 @@ def _lines_match(block: RecordBlock, places: Rows, field: str, text: str) -> Row
     found = []
     for at in chosen:
         line = data[int(block.starts[places[at]]) : int(block.ends[places[at]])]
-        record = parsed(line)  # None for one that is in quarantine for being no JSON
+        record = parsed(line)  # None for a quarantined one that is not JSON
         whole = line.decode("utf-8", "replace") if record is None else text_of(record, field)
         if whole is not None and text in whole.lower():
             found.append(at)
@@ -277,6 +277,6 @@ def _records_with(data: bytes, probe: bytes, block: RecordBlock) -> Rows:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the rest."""
+    """The first line of an error message."""
     text = str(error).strip()
     return text.splitlines()[0] if text else repr(error)

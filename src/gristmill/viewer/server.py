@@ -1,7 +1,7 @@
-"""The viewer's server: on this machine only, for the holder of the address, and for its own page only.
+"""The viewer's server: it serves only this machine, only users who have the printed URL, and only its own page.
 
-Every request has to name this machine as its host (a name that another site made point here is refused), and to carry
-the token that the printed address has, as a cookie. What changes something has to come from the page itself.
+Every request must name this machine as its host (which defeats DNS rebinding) and carry the token of the printed URL as
+a cookie. Requests that change something must come from the page itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ASSETS = {
     "/view.js": ("view.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-"""Every file that is served, by its path in an address."""
+"""Every file that is served, by its URL path."""
 
 _OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MAX_BODY = 1 << 16
@@ -50,14 +50,14 @@ class Server(ThreadingHTTPServer):
     """Serves the viewer of one run until it is closed.
 
     Args:
-        view: What answers.
-        port: Where to listen; 0 for any free port.
+        view: Answers the requests.
+        port: Port to listen on; 0 for any free port.
 
     Attributes:
-        url: The address with the token.
+        url: The URL with the token.
 
     Raises:
-        UsageError: The port is in use, or may not be used.
+        UsageError: The port is in use or not allowed.
 
     Example:
         >>> Server(View(RunFolder("out")), port=0).serve_forever()  # doctest: +SKIP
@@ -87,7 +87,7 @@ class Server(ThreadingHTTPServer):
         return thread
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is nothing to tell of."""
+        """Ignore browsers that disconnect in the middle of an answer."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """Answer a question."""
+        """Answer a query."""
         self._answered(self._get)
 
     def do_POST(self) -> None:
@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answered(self._post)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A log of local requests would be of no use."""
+        """Log nothing: a log of local requests would be useless."""
 
     @property
     def _served(self) -> Server:
@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send_json({"error": str(error)}, 400)
         except (ConnectionError, TimeoutError):
             self.close_connection = True
-        except Exception as error:  # one answer failed; the next question may be another
+        except Exception as error:  # one answer failed; the next one may work
             sys.stderr.write(f"gristmill view: {self.path.partition('?')[0]}: {type(error).__name__}: {error}\n")
             self._send_json({"error": f"Unexpected error: {type(error).__name__}: {error}"}, 500)
 
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _RefusedError(403, "This viewer only answers to 127.0.0.1 and localhost.")
 
     def _check_token(self, given: dict[str, str]) -> None:
-        # The page itself is opened by the address; everything else comes with the cookie that the page has set.
+        # The page itself is opened by its URL; all other requests carry the cookie that the page has set.
         held = given.get("token", "") if self.path.startswith("/?") else ""
         if not held:
             # Other programs on this machine have cookies for the same host, and not all are well formed.
@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Origin") != own or site != "same-origin":
             raise _RefusedError(403, "Only the viewer's own page may change labels.")
         if self.headers.get_content_type() != "application/json":
-            raise _RefusedError(415, "A label is sent as application/json.")
+            raise _RefusedError(415, "Labels must be sent as application/json.")
 
     # --- answers ---
 
@@ -202,12 +202,12 @@ class _Handler(BaseHTTPRequestHandler):
         length = _number(self.headers.get("Content-Length", ""))
         if length > _MAX_BODY:
             self.close_connection = True
-            raise _RefusedError(413, "That is too large for a label.")
+            raise _RefusedError(413, "The request is too large for a label.")
         body = json.loads(self.rfile.read(length))
         if path != "/api/label":
             raise _RefusedError(404, "Not found.")
         if not isinstance(body, dict) or not isinstance(body.get("ref"), str):
-            raise UsageError('A label is sent as {"ref": …, "label": …}.')
+            raise UsageError('Labels must be sent as {"ref": …, "label": …}.')
         self._send_json(self._served.view.label(body["ref"], body.get("label")))
 
     def _export(self, view: View) -> None:
@@ -226,13 +226,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(piece)
 
     def _send_json(self, value: Any, status: int = 200) -> None:
-        # Escaped to ASCII: texts may hold lone surrogates, which are no UTF-8.
+        # Escaped to ASCII: texts may contain lone surrogates, which are not valid UTF-8.
         self._send(json.dumps(value, allow_nan=False).encode("ascii"), "application/json", {}, status)
 
     def _send(self, data: bytes, kind: str, headers: dict[str, str], status: int = 200) -> None:
         self.send_response(status)
         if status >= 400 and self.command == "POST":
-            self.close_connection = True  # what was sent may not have been read
+            self.close_connection = True  # the request body may not have been read
             headers = {**headers, "Connection": "close"}
         for name, value in {
             "Content-Type": kind, "Content-Length": str(len(data)), **_HEADERS, **headers,
@@ -243,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def write_export(view: View, file: IO[bytes]) -> tuple[int, int]:
-    """Write the labelled documents as JSONL; returns how many, and how many have no text any more."""
+    """Write the labelled documents as JSONL; returns their number, and the number whose text is gone."""
     written = skipped = 0
     for line in view.export():
         if line is None:

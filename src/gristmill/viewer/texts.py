@@ -1,4 +1,4 @@
-"""The texts of documents, read from the input (or the output) when they are asked for; no copy is kept on disk."""
+"""The texts of documents, read from the input (or the output) on demand; no copy is kept on disk."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _UNREADABLE = (OSError, GristmillError, pa.ArrowException, EOFError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record as it was found again.
+    """A record read again from its file.
 
     Attributes:
-        record: Its fields; None where it was not found.
+        record: Its fields; None if it was not found.
         file: The file it is in.
         note: Why there is no record, or what makes it doubtful.
     """
@@ -39,12 +39,12 @@ class Found:
 
 
 class Texts:
-    """Records of a run by partition and row, read again from the files; the latest are held in memory, up to 64 MB.
+    """Records of a run by partition and row, read again from the files; the latest are cached in memory, up to 64 MB.
 
     Args:
         ledger: The ledger of the run.
         text_field: The field with the text.
-        id_field: The field with the id, by which a record is known to be the one that the run has read.
+        id_field: The field with the id, which confirms that a record is the one that the run read.
     """
 
     def __init__(self, ledger: Ledger, text_field: str, id_field: str = "id") -> None:
@@ -60,7 +60,7 @@ class Texts:
         return text_of(record, self.text_field)
 
     def missing_text(self, record: Record) -> str:
-        """What to say where a record has no text."""
+        """The message for a record without text."""
         there = ", ".join(map(str, list(record)[:20])) or "no fields"
         return f"No text in the field {self.text_field!r}; there is {there}. Name the field with --text-field."
 
@@ -69,7 +69,7 @@ class Texts:
         return next(found for _, found in self.each(entry, [row]))
 
     def each(self, entry: ManifestEntry, rows: Iterable[int]) -> Iterator[tuple[int, Found]]:
-        """The records of some rows of a partition one by one, in one pass over its input; those held come first."""
+        """The records of some rows of a partition one by one, in one pass over its input; cached ones come first."""
         missing = set(rows)
         for row in sorted(missing):
             with self._lock:
@@ -122,7 +122,7 @@ class Texts:
 
 
 def _is_other(name: Any, known: int) -> bool:
-    """Whether an id is not the one that the index has; ids that are not plain text or number are not compared."""
+    """Whether an id differs from the one in the index; ids other than strings and numbers are not compared."""
     if isinstance(name, bool) or not isinstance(name, str | int):
         return False
     try:
@@ -132,7 +132,7 @@ def _is_other(name: Any, known: int) -> bool:
 
 
 def changed_input(entry: ManifestEntry) -> str:
-    """What to say where a source file of a partition is not the one that was read; empty where nothing is known."""
+    """The message if a source file of a partition has changed since it was read; empty if nothing is known."""
     for part in entry.source:
         path = str(part["path"])
         if is_local(path):

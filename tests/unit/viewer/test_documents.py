@@ -324,7 +324,7 @@ def test_a_damaged_file_and_a_step_of_a_deduplication(tmp_path: Path, sample_pat
         path for path in sorted((tmp_path / "out.gristmill" / "steps").iterdir()) if (path / "_gristmill").exists()
     ]
     assert steps
-    assert View(RunFolder(steps[0])).run()["notes"][0].startswith("This is a step of a longer run")
+    assert View(RunFolder(steps[0])).run()["notes"][0].startswith("This is one step of a multi-step run")
 
 
 def test_a_document_that_became_several(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_document_that_became_several(tmp_path: Path) -> None:
     ]
     Pipeline("split", stages=stages).run(LocalExecutor({"num_cpus": 0}), progress=False)
     view = View(RunFolder(tmp_path / "out"))
-    assert any("several rows of one document" in note for note in view.run()["notes"])
+    assert any("splits documents into several rows" in note for note in view.run()["notes"])
     answer = view.search({})
     assert (len(answer["hits"]), answer["matching"]) == (2, None)
     assert view.document(answer["hits"][0]["ref"])["text"] == "one|two|three"
