@@ -1,7 +1,7 @@
 """Runs scripts written for NeMo Curator unchanged: `import nemo_curator…` resolves to Gristmill.
 
 Three ways to switch it on: `python -m gristmill.compat script.py`, `gristmill.compat.install()`, or the variable
-`GRISTMILL_COMPAT=1`, which `import gristmill` looks at. Nothing of this package is loaded otherwise.
+`GRISTMILL_COMPAT=1`, which `import gristmill` checks. Otherwise nothing of this package is loaded.
 """
 
 from __future__ import annotations

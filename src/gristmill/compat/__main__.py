@@ -9,7 +9,7 @@ import sys
 _USAGE = """Usage: python -m gristmill.compat [--force] script.py [arguments]
        python -m gristmill.compat [--force] -m module [arguments]
 
-Run a script written for NeMo Curator on Gristmill. --force: also where NeMo Curator is installed.
+Run a script written for NeMo Curator on Gristmill. --force: even if NeMo Curator is installed.
 """
 
 

@@ -1,4 +1,4 @@
-"""Constants and questions about a Ray cluster, by the names in `nemo_curator.core` and `nemo_curator.backends`."""
+"""Constants of and queries about a Ray cluster, under the names in `nemo_curator.core` and `nemo_curator.backends`."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class RayStageSpecKeys(StrEnum):
 
 
 def ignore_ray_head_node() -> bool:
-    """Whether `CURATOR_IGNORE_RAY_HEAD_NODE` asks to keep work off the head node."""
+    """Whether `CURATOR_IGNORE_RAY_HEAD_NODE` requests to keep work off the head node."""
     return os.environ.get("CURATOR_IGNORE_RAY_HEAD_NODE", "").strip().lower() in ("1", "true", "yes")
 
 
 def get_free_port(start_port: int, get_next_free_port: bool = True, bind_host: str = "localhost") -> int:
-    """The first free port from `start_port` on that Ray does not give to its workers.
+    """The first free port from `start_port` on that Ray does not use for its workers.
 
     Raises:
-        WorkerError: (a RuntimeError) It is in use and no other may be taken, or none is free.
+        WorkerError: (a RuntimeError) It is in use and no other is allowed, or none is free.
     """
     for port in range(start_port, 65536 if get_next_free_port else start_port + 1):
         if DEFAULT_RAY_MIN_WORKER_PORT <= port <= DEFAULT_RAY_MAX_WORKER_PORT:
@@ -69,11 +69,11 @@ def get_free_port(start_port: int, get_next_free_port: bool = True, bind_host: s
             except OSError:
                 continue
             return port
-    raise WorkerError(f"Port {start_port} is in use. Give another port, or get_next_free_port=True.", port=start_port)
+    raise WorkerError(f"Port {start_port} is in use. Pass another port, or get_next_free_port=True.", port=start_port)
 
 
 def check_ray_responsive(timeout_s: int = RAY_CLUSTER_START_VERIFICATION_TIMEOUT) -> bool:
-    """Whether the cluster at `RAY_ADDRESS` answers within some seconds."""
+    """Whether the cluster at `RAY_ADDRESS` responds within a few seconds."""
     address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     deadline = time.monotonic() + timeout_s
@@ -87,7 +87,7 @@ def check_ray_responsive(timeout_s: int = RAY_CLUSTER_START_VERIFICATION_TIMEOUT
 
 
 def is_actor_stage(stage: ProcessingStage[Any, Any]) -> bool:
-    """Whether the workers of a stage keep something between tasks."""
+    """Whether the workers of a stage keep state between tasks."""
     asks = stage.resources.gpus > 0 and stage.resources.cpus > 0
     return type(stage).setup is not ProcessingStage.setup or asks
 
@@ -95,7 +95,7 @@ def is_actor_stage(stage: ProcessingStage[Any, Any]) -> bool:
 def merge_executor_configs(
     base_config: Mapping[str, Any] | None, override_config: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Two configurations as one; where both have a value the second counts, and dictionaries are merged."""
+    """Two configurations merged; the second takes precedence, and dictionaries are merged recursively."""
     merged = dict(base_config or {})
     for key, value in (override_config or {}).items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
@@ -110,7 +110,7 @@ def register_loguru_serializer() -> None:
 def get_available_cpu_gpu_resources(
     init_and_shutdown: bool = False, ignore_head_node: bool = False
 ) -> tuple[float, float]:
-    """The processors and GPUs of the cluster at `RAY_ADDRESS`, or of this machine where there is no cluster."""
+    """The CPU cores and GPUs of the cluster at `RAY_ADDRESS`, or of this machine if there is no cluster."""
     from gristmill.backends.registry import as_executor
 
     found = as_executor(None).capacity()
@@ -118,18 +118,18 @@ def get_available_cpu_gpu_resources(
 
 
 def check_total_gpu_capacity(gpus_needed: int, *, ignore_head_node: bool = False) -> None:
-    """Refuse to go on where fewer GPUs are there than needed.
+    """Fail if there are fewer GPUs than needed.
 
     Raises:
         WorkerError: (a RuntimeError) There are fewer.
     """
     _, gpus = get_available_cpu_gpu_resources(ignore_head_node=ignore_head_node)
     if gpus < gpus_needed:
-        raise WorkerError(f"{gpus_needed} GPUs are needed, but there are {gpus:g}. Ask for fewer, or add nodes.")
+        raise WorkerError(f"{gpus_needed} GPUs are needed, but there are {gpus:g}. Request fewer, or add nodes.")
 
 
 def get_gpu_count() -> int:
-    """How many GPUs there are."""
+    """The number of GPUs."""
     return int(get_available_cpu_gpu_resources()[1])
 
 

@@ -1,7 +1,7 @@
 """Runs NeMo Curator's configuration files: `python -m gristmill.compat.config_run --config-path … --config-name … k=v`.
 
-The arguments are those of its own `config.run`; what runs is `gristmill run FILE --set k=v …`. Values set by `k=v` are
-YAML; `+k=v` adds one that the file does not have, `~k` removes one, and those of `hydra` have no effect.
+Takes the arguments of NeMo Curator's own `config.run` and runs `gristmill run FILE --set k=v …`. Values set by `k=v`
+are YAML; `+k=v` adds one that the file does not have, `~k` removes one, and those of `hydra` have no effect.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SAME_AS = {
     "heuristic_filter_non_english_pipeline": "gristmill run non-english",
     "semantic_deduplication_pipeline": "gristmill dedup semantic --which-to-keep easy",
 }
-"""The files that come with NeMo Curator, and commands that do the same without them."""
+"""The files shipped with NeMo Curator, and equivalent commands."""
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
-    """The arguments of `gristmill` that do what `arguments` ask for.
+    """The equivalent arguments for `gristmill`.
 
     Example:
         >>> command_line(["--config-path", "conf", "--config-name", "clean", "input_path=in"])  # with conf/clean.yaml
@@ -40,7 +40,7 @@ def command_line(arguments: Sequence[str]) -> list[str]:
         "python -m gristmill.compat.config_run", description="Run a configuration file of NeMo Curator on Gristmill."
     )
     parser.add_argument("--config-path", "-cp", default=".", metavar="FOLDER", help="the folder of the file")
-    parser.add_argument("--config-name", "-cn", default="pipeline", metavar="NAME", help="its name, with .yaml or not")
+    parser.add_argument("--config-name", "-cn", default="pipeline", metavar="NAME", help="its name (.yaml is optional)")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values to set")
     given = parser.parse_intermixed_args(arguments)
     folder, name = Path(given.config_path), given.config_name
@@ -62,14 +62,14 @@ def command_line(arguments: Sequence[str]) -> list[str]:
 
 
 def create_pipeline_from_yaml(cfg: Mapping[str, Any], *, log_config: bool = True) -> Pipeline:
-    """The pipeline that a configuration describes, given as a mapping (one of OmegaConf's, too).
+    """The pipeline described by a configuration, which is a mapping (also one of OmegaConf).
 
     Args:
         cfg: The configuration, with `_target_` for each stage.
         log_config: Has no effect.
 
     Raises:
-        RecipeError: Something is wrong; lists everything that is.
+        RecipeError: Something is wrong; lists all problems.
     """
     from gristmill.recipes.loader import parse_recipe
 
@@ -78,7 +78,7 @@ def create_pipeline_from_yaml(cfg: Mapping[str, Any], *, log_config: bool = True
 
 
 def _plain(value: Any) -> Any:
-    """Mappings and lists of any kind as those of Python; OmegaConf's resolve their references when they are read."""
+    """Mappings and lists of any kind as Python's own; OmegaConf resolves references when they are read."""
     if isinstance(value, Mapping):
         return {str(key): _plain(value[key]) for key in value}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -87,9 +87,9 @@ def _plain(value: Any) -> Any:
 
 
 def main() -> None:
-    """Run the file, and end the process as `gristmill run` does."""
+    """Run the file, and exit like `gristmill run`."""
     sys.argv = ["gristmill", *command_line(sys.argv[1:])]
-    importlib.import_module("gristmill.cli.entry").main()  # by name: the command line lies above this package
+    importlib.import_module("gristmill.cli.entry").main()  # by name: the command line is in a layer above this package
 
 
 if __name__ == "__main__":

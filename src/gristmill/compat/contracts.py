@@ -1,4 +1,4 @@
-"""What stages written for NeMo Curator rely on and Gristmill does otherwise; in force while compatibility is on."""
+"""Behaviour of NeMo Curator that its stages rely on and that differs here; active in compatibility mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _run = Pipeline.run
 def _run_shard(
     self: Pipeline, executor: Any = None, initial_tasks: Any = None, checkpoint_path: Any = None, **options: Any
 ) -> Any:
-    """Run a pipeline, or in a task of a Slurm array its shard; fails if ids to remove are not found."""
+    """Run a pipeline, or its shard in a Slurm array; fails if ids to remove are not found."""
     if checkpoint_path is None:
         checkpoint_path = getattr(self, "_checkpoint_path", None)
     with checked_ids() as ids, shard_of_run(checkpoint_path):
@@ -45,7 +45,7 @@ def install_in_worker() -> None:
 
 
 def apply() -> None:
-    """Show batches as pandas frames, use a Ray cluster that is there, and send the switch along to every worker."""
+    """Show batches as pandas frames, use an existing Ray cluster, and enable compatibility in every worker."""
     DocumentBatch.shows_pandas = True
     registry.default_name = default_executor
     planner.default_name = name_of
@@ -57,7 +57,7 @@ def apply() -> None:
 
 
 def undo() -> None:
-    """Return to Gristmill's own ways."""
+    """Restore Gristmill's own behaviour."""
     DocumentBatch.shows_pandas = False
     registry.default_name = None
     planner.default_name = None
@@ -70,10 +70,10 @@ def undo() -> None:
 
 
 def name_of(stage: ProcessingStage[Any, Any]) -> str:
-    """The name of a stage that was given none: `_name`, as its first releases had it, or that of the class."""
+    """The name of a stage without one: `_name`, as in early releases, or that of the class."""
     return str(getattr(stage, "_name", None) or type(stage).__name__)
 
 
 def default_executor() -> str:
-    """Where a script runs that names no executor: on the cluster that it started or was given, else locally."""
+    """The executor for a script that names none: the cluster that it started or was given, otherwise local."""
     return "ray_data" if os.environ.get("RAY_ADDRESS") else "local"

@@ -1,8 +1,8 @@
-"""Nemotron-CC's stages by the names in `nemo_curator.stages.synthetic.nemotron_cc.nemo_data_designer`.
+"""Nemotron-CC's stages under the names in `nemo_curator.stages.synthetic.nemotron_cc.nemo_data_designer`.
 
-There, NeMo Data Designer asks the model; here, the stages of the same names do. A script passes its model as objects of
-that package (`ModelConfig`, `ModelProvider`), of which only the attributes are read. Configurations of Data Designer
-itself are refused.
+There, NeMo Data Designer calls the model; here, the stages of the same names do. A script passes its model as objects
+of that package (`ModelConfig`, `ModelProvider`), only their attributes are read. Configurations of Data Designer itself
+are rejected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PROVIDERS = {
     "nvidia": ("https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY"),
     "openai": ("https://api.openai.com/v1", "OPENAI_API_KEY"),
 }
-"""What scripts may name without describing it: the URL, and the variable with the key."""
+"""Providers that scripts may name without describing them: the URL, and the variable with the key."""
 _CONCURRENT = 64
 
 
@@ -33,7 +33,7 @@ class NDDBaseSyntheticStage(BaseSyntheticStage):
         data_designer_config_file: Not supported.
         model_providers: Objects with `name`, `endpoint` and `api_key` (the key, or the variable that holds it).
         verbose: Has no effect.
-        system_prompt: The system's message; None sends none.
+        system_prompt: The system message; None sends none.
         prompt: The user's message, with `{document}` where the document goes.
         input_field: The column with the document.
         output_field: The column for the answer.
@@ -58,9 +58,8 @@ class NDDBaseSyntheticStage(BaseSyntheticStage):
     ) -> None:
         if config_builder is not None or data_designer_config_file is not None:
             raise NotSupportedError(
-                f"{type(self).__name__}: configurations of NeMo Data Designer are not run. Give system_prompt, prompt, "
-                "input_field, output_field, model_configs and model_providers; each column that is generated is a "
-                "stage of its own."
+                f"{type(self).__name__}: configurations of NeMo Data Designer are not run. Pass system_prompt, prompt, "
+                "input_field, output_field, model_configs and model_providers; use one stage per generated column."
             )
         chosen = _chosen(model_alias, model_configs, type(self).__name__)
         super().__init__(
@@ -82,25 +81,25 @@ class WikipediaParaphrasingStage(NDDBaseSyntheticStage):
 
 
 class DiverseQAStage(NDDBaseSyntheticStage):
-    """Asks for questions of different kinds about a document, with answers."""
+    """Generates various questions about a document, with answers."""
 
     like = nemotron_cc.DiverseQAStage
 
 
 class DistillStage(NDDBaseSyntheticStage):
-    """Condenses documents to what is worth knowing."""
+    """Condenses documents to their key information."""
 
     like = nemotron_cc.DistillStage
 
 
 class ExtractKnowledgeStage(NDDBaseSyntheticStage):
-    """Rewrites what documents teach as passages of a textbook."""
+    """Rewrites the knowledge in documents as textbook passages."""
 
     like = nemotron_cc.ExtractKnowledgeStage
 
 
 class KnowledgeListStage(NDDBaseSyntheticStage):
-    """Lists what documents say that is worth remembering."""
+    """Lists the key facts of documents."""
 
     like = nemotron_cc.KnowledgeListStage
 

@@ -54,7 +54,7 @@ class RemovalCheck:
 
 @contextmanager
 def checked_ids() -> Iterator[RemovalCheck]:
-    """Let the runs inside assign ids by whole files, and refuse a removal list that names files they do not read."""
+    """Make the runs inside assign ids by whole files, and reject a removal list that names files they do not read."""
     found = RemovalCheck()
 
     def change(sketch: planner.Draft) -> None:
@@ -80,7 +80,7 @@ def _separate_files(source: FilePartitioningStage) -> None:
     find = source.partitions
 
     def partitions() -> list[Partition]:
-        """Files are called as a reader of their format calls them."""
+        """Files are named as by a reader of their format."""
         found = find()
         formats = {format_of(piece.relative) for partition in found for piece in partition.ranges}
         kind = formats.pop() if len(formats) == 1 else None
@@ -94,7 +94,7 @@ def _separate_files(source: FilePartitioningStage) -> None:
 
 def _check_files(source: FilePartitioningStage, stage: TextDuplicatesRemovalStage, found: RemovalCheck) -> None:
     if source.limit is not None or source.selection is not None:
-        return  # the script asked for a part of the documents
+        return  # the script requested a part of the documents
     find = source.partitions
 
     def partitions() -> list[Partition]:

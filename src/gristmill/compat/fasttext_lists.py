@@ -1,8 +1,8 @@
-"""Lets `model.predict([...])` of the package `fasttext` return probabilities, where only prediction is installed.
+"""Lets `model.predict([...])` of `fasttext-predict` return probabilities, as the full package does.
 
 The extra `langid` brings `fasttext-predict`, which installs itself as `fasttext`. For a list it returns labels alone,
-so that `labels, probabilities = model.predict(texts)` fails, or for two texts takes the labels of the second for
-probabilities. Gristmill reads models itself; only scripts that import `fasttext` meet it.
+so that `labels, probabilities = model.predict(texts)` fails, or for two texts mistakes the labels of the second for
+probabilities. Gristmill reads models itself; only scripts that import `fasttext` are affected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _originals: list[tuple[type, Any]] = []
 
 
 def apply() -> None:
-    """Replace `predict` of `fasttext-predict`; does nothing without it or where the full package is installed."""
+    """Replace `predict` of `fasttext-predict`; does nothing without it or if the full package is installed."""
     try:
         metadata.distribution("fasttext-predict")
         found = importlib.import_module("fasttext.FastText")
@@ -41,7 +41,7 @@ def apply() -> None:
 
 
 def undo() -> None:
-    """Give the package its own `predict` back."""
+    """Restore the package's own `predict`."""
     while _originals:
         cls, original = _originals.pop()
         cls.predict = original  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Files, folders and paths, by the names in `nemo_curator.utils` (`file_utils`, `client_utils`, `hash_utils` …)."""
+"""Files, folders and paths, under the names in `nemo_curator.utils` (`file_utils`, `client_utils`, `hash_utils` …)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FSPath:
         return f"{_protocol(self._fs)}://{self._path}" if _protocol(self._fs) != "file" else self._path
 
     def get_bytes_cat_ranges(self, *, part_size: int = 10 << 20) -> bytes:
-        """The whole content, read in parts at once."""
+        """The whole content, read in parallel parts."""
         starts = range(0, self._fs.size(self._path) or 0, part_size)
         ends = [start + part_size for start in starts]
         parts = self._fs.cat_ranges([self._path] * len(starts), list(starts), ends, on_error="raise")
@@ -66,7 +66,7 @@ class FSPath:
 
 
 def is_remote_url(url: str) -> bool:
-    """Whether a path is a URL of another place than this machine's disk."""
+    """Whether a path is a URL that is not on this machine."""
     return _protocol(url_to_fs(url)[0]) not in ("file", "local")
 
 
@@ -78,7 +78,7 @@ def _protocol(fs: Any) -> str:
 
 
 def get_default_file_extensions(input_filetype: str) -> list[str]:
-    """The endings of a kind of file.
+    """The file extensions of a format.
 
     Example:
         >>> get_default_file_extensions("jsonl")
@@ -101,7 +101,7 @@ def read_json_file(path: str, fs: Any) -> Any:
 
 
 def write_json_file(path: str, payload: Any, fs: Any) -> None:
-    """Write a JSON file, on a local disk all of it or nothing."""
+    """Write a JSON file, atomically on a local disk."""
     if _protocol(fs) in ("file", "local"):
         write_json_atomically(Path(path), payload)
         return
@@ -110,20 +110,20 @@ def write_json_file(path: str, payload: Any, fs: Any) -> None:
 
 
 def is_not_empty(path: str, fs: Any = None, storage_options: Options = None) -> bool:
-    """Whether a folder is there and holds something."""
+    """Whether a folder exists and is not empty."""
     fs = _file_system(path, fs, storage_options)
     return bool(fs.isdir(path) and fs.ls(path, detail=False))
 
 
 def delete_dir(path: str, fs: Any = None, storage_options: Options = None) -> None:
-    """Remove a folder with all that is in it, if it is there."""
+    """Remove a folder with its contents, if it exists."""
     fs = _file_system(path, fs, storage_options)
     if fs.isdir(path):
         fs.rm(path, recursive=True)
 
 
 def create_or_overwrite_dir(path: str, fs: Any = None, storage_options: Options = None) -> None:
-    """Make an empty folder; what was in it is removed."""
+    """Create an empty folder; existing contents are removed."""
     fs = _file_system(path, fs, storage_options)
     delete_dir(path, fs)
     fs.makedirs(path, exist_ok=True)
@@ -131,12 +131,12 @@ def create_or_overwrite_dir(path: str, fs: Any = None, storage_options: Options 
 
 def _file_system(path: str, fs: Any, storage_options: Options) -> Any:
     if fs is not None and storage_options is not None:
-        raise UsageError("fs and storage_options exclude each other: give one.")
+        raise UsageError("fs and storage_options are mutually exclusive: pass one.")
     return get_fs(path, storage_options) if fs is None else fs
 
 
 def filter_files_by_extension(files_list: Iterable[str], keep_extensions: str | Sequence[str]) -> list[str]:
-    """The files with one of the endings, given with or without their dot."""
+    """The files with one of the extensions, given with or without the dot."""
     endings = _endings(keep_extensions) or ()
     return [file for file in files_list if file.endswith(tuple(endings))]
 
@@ -153,9 +153,9 @@ def get_all_file_paths_under(
     Args:
         path: A folder, a file or a glob.
         recurse_subdirectories: Whether to look into subfolders.
-        keep_extensions: Only files with these endings.
+        keep_extensions: Only files with these extensions.
         storage_options: Options of the file system, for URLs.
-        fs: The file system, if it is there already.
+        fs: The file system, if already created.
 
     Example:
         >>> get_all_file_paths_under("in/", recurse_subdirectories=True, keep_extensions="jsonl")  # doctest: +SKIP
@@ -171,7 +171,7 @@ def get_all_file_paths_and_size_under(
     fs: Any = None,
     sort_by_size: bool = True,
 ) -> list[tuple[str, int]]:
-    """The same with the size of each file in bytes (-1 where it is unknown), sorted by size or by path."""
+    """The same with the size of each file in bytes (-1 if unknown), sorted by size or by path."""
     found = sorted(_listed(path, recurse_subdirectories, keep_extensions, storage_options, fs))
     return sorted(found, key=lambda pair: pair[1]) if sort_by_size else found
 
@@ -201,13 +201,13 @@ def _endings(extensions: Extensions) -> set[str] | None:
 
 
 def infer_protocol_from_paths(paths: Iterable[str]) -> str | None:
-    """The protocol of the first path that is a URL, None where all are local."""
+    """The protocol of the first path that is a URL; None if all are local."""
     found = (split_protocol(path)[0] for path in paths)
     return next((protocol for protocol in found if protocol not in (None, "file", "local")), None)
 
 
 def pandas_select_columns(df: pd.DataFrame, columns: Sequence[str] | None, file_path: str) -> pd.DataFrame | None:
-    """The columns that are there of those asked for; None where not one is."""
+    """The requested columns that exist; None if none does."""
     if columns is None:
         return df
     there = [name for name in columns if name in df.columns]
@@ -215,18 +215,18 @@ def pandas_select_columns(df: pd.DataFrame, columns: Sequence[str] | None, file_
 
 
 def check_output_mode(mode: str, fs: Any, path: str, append_mode_implemented: bool = False) -> None:
-    """Make the output folder ready for a mode of writing.
+    """Prepare the output folder for a write mode.
 
     Raises:
-        FileExistsError: The mode is `error` and the folder is there.
+        FileExistsError: The mode is `error` and the folder exists.
     """
     mode = mode.strip().lower()
     if mode not in ("overwrite", "append", "error", "ignore"):
-        raise UsageError(f"mode={mode!r}: give 'ignore', 'overwrite', 'append' or 'error'.", mode=mode)
+        raise UsageError(f"mode={mode!r}: must be 'ignore', 'overwrite', 'append' or 'error'.", mode=mode)
     if mode == "append" and not append_mode_implemented:
-        raise NotSupportedError("mode='append' is not offered by this writer; 'ignore' adds what is missing.")
+        raise NotSupportedError("This writer does not support mode='append'; 'ignore' adds what is missing.")
     if mode == "error" and fs.exists(path):
-        raise FileExistsError(f"The output folder {path} exists. Give another, or another mode.")
+        raise FileExistsError(f"The output folder {path} exists. Choose another folder or mode.")
     if mode == "overwrite":
         delete_dir(path, fs)
     fs.makedirs(path, exist_ok=True)
@@ -250,10 +250,10 @@ def infer_dataset_name_from_path(path: str, *, path_kind: str = "file") -> str:
 def check_disallowed_kwargs(
     kwargs: Mapping[str, Any], disallowed_keys: Iterable[str], raise_error: bool = True
 ) -> None:
-    """Refuse keys that a stage sets itself, or warn of them."""
+    """Reject keys that a stage sets itself, or warn about them."""
     found = sorted(set(kwargs).intersection(disallowed_keys))
     if found:
-        message = f"{', '.join(map(repr, found))}: the stage sets this itself; leave it out."
+        message = f"{', '.join(map(repr, found))}: the stage sets this itself; remove it."
         if raise_error:
             raise UsageError(message, keys=found)
         import warnings
@@ -262,7 +262,7 @@ def check_disallowed_kwargs(
 
 
 def tar_safe_extract(tar: tarfile.TarFile, path: str) -> None:
-    """Unpack an archive; a member that would be written outside of `path`, or is a device, is an error."""
+    """Unpack an archive; a member that is a device or would be written outside `path` is an error."""
     tar.extractall(path, filter="data")
 
 
@@ -280,7 +280,7 @@ def parse_bytes_string_to_int(size: float | str) -> int:
 
 
 def get_deterministic_hash(inputs: Iterable[str], seed: str = "") -> str:
-    """Twelve hexadecimal digits that follow from the texts, in whatever order.
+    """Twelve hexadecimal digits computed from the texts, independent of their order.
 
     Example:
         >>> get_deterministic_hash(["b", "a"]) == get_deterministic_hash(["a", "b"])
@@ -299,7 +299,7 @@ def resolve_filename_column(add_filename_column: bool | str) -> str | None:
     if isinstance(add_filename_column, str):
         return add_filename_column
     if not isinstance(add_filename_column, bool):
-        raise UsageError(f"add_filename_column={add_filename_column!r}: give True, False or the name of a column.")
+        raise UsageError(f"add_filename_column={add_filename_column!r}: must be True, False or the name of a column.")
     return "file_name" if add_filename_column else None
 
 
@@ -307,7 +307,7 @@ def resolve_filename_column(add_filename_column: bool | str) -> str | None:
 
 
 def fsync_directory(path: str | os.PathLike[str]) -> None:
-    """Make sure that the entries of a folder are on the disk."""
+    """Flush the entries of a folder to disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -323,7 +323,7 @@ def write_json_atomically(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = True,
 ) -> None:
-    """Write a JSON file so that it is there as a whole or not at all."""
+    """Write a JSON file atomically."""
     temporary = _written(Path(path), payload, indent, separators, sort_keys)
     os.replace(temporary, path)
     fsync_directory(Path(path).parent)

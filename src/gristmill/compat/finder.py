@@ -1,7 +1,7 @@
 """Finds `nemo_curator` and everything below it in Gristmill.
 
-A module of the old name has a spec of its own and no code: it looks its names up where `names` says they are. Classes
-and functions are the ones of Gristmill, so pickles and isinstance checks see one class under both names.
+A module of the old name has its own spec and no code: it looks up its names where `names` says they are. Classes and
+functions are those of Gristmill, so pickles and isinstance checks see one class under both names.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _SOURCE = Path(gristmill.__path__[0])
 
 
 class MissingName:
-    """Stands for a name that Gristmill does not have; using it raises an error that names the nearest.
+    """Stands for a name that Gristmill does not have; using it raises an error that names the closest equivalent.
 
-    It can be imported and written in an annotation, so that a script whose optional parts need it still runs.
-    Attributes by which scripts find files are readable.
+    It can be imported and used in annotations, so that a script that needs it only in optional parts still runs.
+    Attributes that scripts use to find files are readable.
     """
 
     def __init__(self, path: str, advice: str) -> None:
@@ -90,7 +90,7 @@ class AliasModule(ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and makes the modules below `nemo_curator`."""
+    """Finds and creates the modules below `nemo_curator`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -102,7 +102,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return AliasModule(spec.name, f"`{spec.name}` as Gristmill has it.")
+        return AliasModule(spec.name, f"`{spec.name}`, provided by Gristmill.")
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ == PACKAGE:
@@ -113,10 +113,10 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install(*, force: bool = False) -> None:
-    """Let `import nemo_curator` find Gristmill, in this process and in the workers of its pipelines.
+    """Make `import nemo_curator` resolve to Gristmill, in this process and in the workers of its pipelines.
 
     Args:
-        force: Also where NeMo Curator itself is installed; it cannot be imported by this process then.
+        force: Even if NeMo Curator itself is installed; this process can then no longer import it.
 
     Raises:
         UsageError: NeMo Curator is installed, or already imported.
@@ -153,7 +153,7 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether `import nemo_curator` finds Gristmill in this process."""
+    """Whether `import nemo_curator` resolves to Gristmill in this process."""
     return any(isinstance(finder, Finder) for finder in sys.meta_path)
 
 
@@ -178,10 +178,10 @@ def _is_package(below: str) -> bool:
 
 
 def resolve(module: str, name: str) -> Any:
-    """What `name` of a module of the old name is.
+    """The object called `name` in a module of the old name.
 
     Raises:
-        AttributeError: Neither system has it there; names the nearest.
+        AttributeError: Neither system has it there; suggests the closest name.
     """
     below = _below(module)
     path = f"{below}.{name}" if below else name
@@ -203,7 +203,7 @@ def resolve(module: str, name: str) -> Any:
 
 
 def names_of(module: str) -> list[str]:
-    """The names that a module of the old name can give, without those that are missing."""
+    """The names that a module of the old name provides, without missing ones."""
     below = _below(module)
     found: set[str] = set()
     for path in names.NAMES:
@@ -220,7 +220,7 @@ def names_of(module: str) -> list[str]:
 
 
 def _homes(below: str) -> list[str]:
-    """The modules of Gristmill in which the names of an old module are looked for, the nearest first."""
+    """The modules of Gristmill to search for the names of an old module, closest first."""
     homes = [f"gristmill.{home}" for home in names.MODULES.get(below, ())]
     own = _own_module(below)
     return homes if own is None or own in homes else [*homes, own]

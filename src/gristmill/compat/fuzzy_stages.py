@@ -1,4 +1,4 @@
-"""Fuzzy deduplication as single stages, by the names in `nemo_curator.stages.deduplication.fuzzy`.
+"""Fuzzy deduplication as single stages, under the names in `nemo_curator.stages.deduplication.fuzzy`.
 
 Each stage writes the folder and the columns that scripts look for. Steps that compare all documents run in one worker;
 `FuzzyDeduplicationWorkflow` does the same in parallel, spills to disk and verifies candidates before it removes any.
@@ -63,7 +63,7 @@ class MinHash:
         return np.stack(hash_factors(n_permutations, seed), axis=1)
 
     def compute_minhashes(self, text_series: Any) -> npt.NDArray[np.uint32]:
-        """One signature per text: a row of the least hash under each function, the largest number for an empty text."""
+        """One signature per text: the minimum hash under each function, or the largest number for an empty text."""
         from gristmill.kernels.minhash import hash_factors, signature_sets
         from gristmill.kernels.shingles import CHARACTERS, shingle_lists, word_tables
         from gristmill.kernels.text_column import text_column
@@ -92,7 +92,7 @@ class MinHashStage(FolderStage):
         seed: Chooses the hash functions.
         use_64bit_hash: Accepted; hashes have 32 bits here.
         normalize_text: Accepted; shingles are always of lower-case text.
-        read_format: "jsonl" or "parquet"; by default as the files are called.
+        read_format: "jsonl" or "parquet"; by default from the file names.
         read_kwargs: `storage_options` for URLs.
         write_kwargs: `storage_options` for URLs.
         pool: Accepted; for GPUs.
@@ -169,7 +169,7 @@ class LSHStage(AllFilesStage):
         output_path: The folder above.
         read_kwargs: `storage_options` for URLs.
         write_kwargs: `storage_options` for URLs.
-        bands_per_iteration: How many bands go into one folder.
+        bands_per_iteration: Number of bands per folder.
         **_: Options for GPUs, which have no effect.
     """
 
@@ -191,7 +191,9 @@ class LSHStage(AllFilesStage):
     ) -> None:
         self.name = type(self).__name__
         if not 1 <= bands_per_iteration <= num_bands:
-            raise UsageError(f"LSHStage(bands_per_iteration={bands_per_iteration}): give 1 to num_bands ({num_bands}).")
+            raise UsageError(
+                f"LSHStage(bands_per_iteration={bands_per_iteration}): must be in 1 to num_bands={num_bands}."
+            )
         self.num_bands = num_bands
         self.minhashes_per_band = minhashes_per_band
         self.id_field = id_field
@@ -216,7 +218,7 @@ class LSHStage(AllFilesStage):
         if signatures.shape[1] < needed:
             raise UsageError(
                 f"{self.num_bands} bands of {self.minhashes_per_band} hashes need signatures of {needed}; they have "
-                f"{signatures.shape[1]}. Give MinHashStage num_hashes={needed}."
+                f"{signatures.shape[1]}. Set num_hashes={needed} in MinHashStage."
             )
         paths = []
         for first, last in self.get_band_iterations():
@@ -229,7 +231,7 @@ class LSHStage(AllFilesStage):
         part = np.ascontiguousarray(
             signatures[:, band * self.minhashes_per_band : (band + 1) * self.minhashes_per_band].astype(np.uint32)
         )
-        # Equal bytes are equal buckets: no hash of them could bring two others together.
+        # Compare the bytes themselves: a hash of them could merge two buckets.
         keys = [f"b{band}_{row.tobytes().hex()}" for row in part]
         empty = (part == np.uint32(0xFFFFFFFF)).all(axis=1) if len(part) else np.empty(0, bool)
         frame = pl.DataFrame({self.id_field: ids, CURATOR_LSH_BUCKET_FIELD: keys}).filter(~pl.Series(empty))

@@ -1,4 +1,4 @@
-"""Splitting sequences and making temporary files, by the names in `nemo_curator.utils`."""
+"""Splitting sequences and creating temporary files, under the names in `nemo_curator.utils`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
 
 
 def batched(iterable: Iterable[T], n: int) -> Iterator[tuple[T, ...]]:
-    """Tuples of `n` items, the last one perhaps shorter.
+    """Tuples of `n` items; the last one may be shorter.
 
     Example:
         >>> list(batched("abc", 2))
         [('a', 'b'), ('c',)]
     """
     if n < 1:
-        raise UsageError(f"n={n}: give at least 1.")
+        raise UsageError(f"n={n}: must be at least 1.")
     rest = iter(iterable)
     while group := tuple(islice(rest, n)):
         yield group
@@ -47,7 +47,7 @@ def split_by_chunk_size(
     *,
     drop_incomplete_chunk: bool = False,
 ) -> Iterator[list[T]]:
-    """Lists of items whose sizes come to at least `chunk_size`; the last one may be smaller.
+    """Lists of items whose sizes add up to at least `chunk_size`; the last one may be smaller.
 
     Example:
         >>> list(split_by_chunk_size([1, 2, 3], 2))

@@ -1,7 +1,7 @@
-"""The ids of documents in deduplication, by the names in `nemo_curator.stages.deduplication.id_generator`.
+"""Document ids in deduplication, under the names in `nemo_curator.stages.deduplication.id_generator`.
 
-Ids follow from the input (partition and row), so that no actor has to hand them out: the calls that scripts make before
-and after a pipeline are answered, and change nothing.
+Ids are derived from the input (partition and row), so that no actor has to assign them: the calls that scripts make
+before and after a pipeline are accepted, but change nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD
 
 CURATOR_DEDUP_ID_STR = DEDUP_ID_FIELD
 CURATOR_ID_GENERATOR_ACTOR_NAME = "curator_deduplication_id_generator"
-# As the workflows say; importing them here would load them in every worker.
+# As in the workflows; importing them here would load them in every worker.
 EXACT_FILE, FUZZY_FILE = "exact_id_generator.json", "fuzzy_id_generator.json"
 Options = Mapping[str, Any] | None
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class IdGeneratorBase:
-    """Hands out ranges of whole numbers to batches of files, for code that asks for them.
+    """Assigns ranges of whole numbers to batches of files, for code that requests them.
 
     Example:
         >>> ids = IdGeneratorBase()
@@ -61,7 +61,7 @@ class IdGeneratorBase:
     def get_batch_range(self, files: str | list[str] | None, key: str | None) -> tuple[int, int]:
         """The first and the last id of a batch, by its files or its name."""
         if (files is None) == (key is None):
-            raise UsageError("get_batch_range: give files or key, and not both.")
+            raise UsageError("get_batch_range: pass either files or key.")
         first, last = self.batch_registry[self.hash_files(files) if files is not None else str(key)]
         return int(first), int(last)
 
@@ -82,14 +82,14 @@ class IdGenerator(IdGeneratorBase):
     """Another name for `IdGeneratorBase`."""
 
     def wait(self) -> None:
-        """Return at once: it is there."""
+        """Return immediately: it already exists."""
 
 
 _current: list[IdGenerator] = []
 
 
 def create_id_generator_actor(filepath: str | None = None, storage_options: Options = None) -> None:
-    """Make the generator of this process, from a file that was written before if one is given; starts no cluster."""
+    """Create the generator of this process, from an earlier file if one is given; starts no cluster."""
     _current.clear()
     made = IdGenerator()
     if filepath is not None:
@@ -119,7 +119,7 @@ def kill_id_generator_actor() -> None:
 def write_id_generator_to_disk(filepath: str, storage_options: Options = None) -> None:
     """Write the generator of this process, in the form that `TextDuplicatesRemovalWorkflow` reads as well.
 
-    Ids of documents follow from whole files, one partition each, so that is all there is to record about them.
+    Document ids are derived from whole files, one partition each, so there is nothing else to record.
     """
     current = get_id_generator_actor()
     payload = {

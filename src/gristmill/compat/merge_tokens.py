@@ -18,7 +18,7 @@ def merge_file_prefixes(input_dir: str, output_prefix: str) -> None:
 
     Args:
         input_dir: The folder.
-        output_prefix: The path of the new pair without its ending.
+        output_prefix: The path of the new pair without extension.
 
     Raises:
         InputNotFoundError: The folder holds no such files.
@@ -32,7 +32,7 @@ def merge_file_prefixes(input_dir: str, output_prefix: str) -> None:
     if not parts:
         raise InputNotFoundError(f"The folder {input_dir!r} holds no .bin files to merge.", path=input_dir)
     if Path(f"{target}.bin") in (path.resolve() for path in parts):
-        raise UsageError(f"output_prefix={output_prefix!r} is one of the files to merge: give another name.")
+        raise UsageError(f"output_prefix={output_prefix!r} is one of the files to merge: choose another name.")
     shards = [_opened(path) for path in parts]
     for path, shard in zip(parts, shards, strict=True):
         if shard.dtype != shards[0].dtype:
@@ -50,5 +50,5 @@ def merge_file_prefixes(input_dir: str, output_prefix: str) -> None:
 
 def _opened(path: Path) -> ShardTokens:
     if not path.with_suffix(".idx").is_file():
-        raise InputError(f"{path} has no .idx beside it, so its documents are not known.")
+        raise InputError(f"{path} has no .idx beside it, so its document boundaries are unknown.")
     return ShardTokens(str(path))

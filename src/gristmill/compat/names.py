@@ -1,4 +1,4 @@
-"""Where the public names of NeMo Curator 1.4 are found in Gristmill. Paths are relative to `nemo_curator`.
+"""Maps the public names of NeMo Curator 1.4 to Gristmill. Paths are relative to `nemo_curator`.
 
 A module of the same path in Gristmill needs no entry. `tests/contract/test_compat_names.py` checks every public name.
 """
@@ -97,7 +97,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "utils.storage_utils": _FILES,
     "utils.vllm_utils": _VLLM,
 }
-"""Modules of the old name, each with those of Gristmill that have its names, the nearest first."""
+"""Modules of the old name, each with the modules of Gristmill that define its names, closest first."""
 
 _VARIABLES = (
     "FAILED_TASKS_DIR_ENV_VAR",
@@ -116,7 +116,7 @@ NAMES: dict[str, str] = {
 }
 """Names that are not found by their module, as `module:name` of Gristmill."""
 
-_TEXT_ONLY = "Gristmill curates text; there is nothing near for this kind of data."
+_TEXT_ONLY = "Gristmill curates text; there is no equivalent for this kind of data."
 _LLM = (
     "The nearest is LLMStage (gristmill.stages.text.annotate), which asks a model about every document: any prompt, "
     "answers as text or by a JSON schema."
@@ -220,14 +220,14 @@ ABSENT: dict[str, str] = {
     "utils.windowing_utils": _TEXT_ONLY,
     "utils.writer_utils": _TEXT_ONLY,
 }
-"""Modules and names that Gristmill does not have, with the nearest that it has; for a module, all names below it."""
+"""Modules and names that Gristmill does not have, with the closest equivalent; for a module, all names below it."""
 
 ATTRIBUTES: dict[str, dict[str, str]] = {"ExactDuplicateIdentification": {"name": "ExactDuplicateIds"}}
-"""Attributes of missing classes by which scripts find what a workflow wrote, by the name of the class."""
+"""Attributes of missing classes that scripts use to find what a workflow wrote, by class name."""
 
 
 def absence(path: str) -> str | None:
-    """What to say of a name that Gristmill does not have; None where nothing is known of its absence."""
+    """The advice for a name that Gristmill does not have; None if there is none."""
     while path:
         if path in ABSENT:
             return ABSENT[path]

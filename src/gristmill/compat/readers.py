@@ -1,4 +1,4 @@
-"""The base of users' own readers, by the names in `nemo_curator.stages.text.io.reader`."""
+"""The base class of custom readers, under the names in `nemo_curator.stages.text.io.reader`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class ReaderOutput:
 
 @dataclass
 class BaseReader(ProcessingStage[FileGroupTask, DocumentBatch]):
-    """A reader that a user writes: implement `read_data`, which gets whole files, or `read_task`.
+    """Base class of a custom reader: implement `read_data`, which receives whole files, or `read_task`.
 
     Args:
-        fields: The columns to read; handed to `read_data`.
-        read_kwargs: Handed to `read_data`.
+        fields: The columns to read; passed to `read_data`.
+        read_kwargs: Passed to `read_data`.
         name: The stage's name.
-        _generate_ids: Add the column of ids by which deduplication knows documents, as does `_assign_ids`.
+        _generate_ids: Add the id column for deduplication, like `_assign_ids`.
         allow_empty: Accept files without documents, which are an error otherwise.
 
     Example:
@@ -55,7 +55,7 @@ class BaseReader(ProcessingStage[FileGroupTask, DocumentBatch]):
 
     def __post_init__(self) -> None:
         if self._generate_ids and self._assign_ids:
-            raise UsageError(f"{type(self).__name__}: _generate_ids and _assign_ids exclude each other.")
+            raise UsageError(f"{type(self).__name__}: _generate_ids and _assign_ids are mutually exclusive.")
         self.name = self.name or type(self).__name__
 
     @property
@@ -88,7 +88,7 @@ class BaseReader(ProcessingStage[FileGroupTask, DocumentBatch]):
     def read_task(
         self, task: FileGroupTask, read_kwargs: dict[str, Any] | None, fields: Sequence[str] | None
     ) -> ReaderOutput:
-        """What a task's files hold; override it to set metadata as well."""
+        """The content of a task's files; override it to set metadata as well."""
         return ReaderOutput(self.read_data(list(task.data), read_kwargs, fields))
 
     def read_data(self, file_paths: list[str], read_kwargs: dict[str, Any] | None, fields: Sequence[str] | None) -> Any:

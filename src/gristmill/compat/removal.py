@@ -1,4 +1,4 @@
-"""Removes listed documents as a stage, by the name in `nemo_curator.stages.text.deduplication.removal`."""
+"""A stage that removes listed documents, under the name in `nemo_curator.stages.text.deduplication.removal`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gristmill.tasks.document import DocumentBatch
 class TextDuplicatesRemovalStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Drops the documents whose ids are listed in Parquet files; each is a duplicate in the ledger.
 
-    Where ids were assigned (`_curator_dedup_id`), the run fails if a listed id names a file or a row that is not read.
+    If ids were assigned (`_curator_dedup_id`), the run fails if a listed id refers to a file or row that is not read.
 
     Args:
         ids_to_remove_path: The file or folder with the list.
         id_field: The column of documents' ids.
         duplicate_id_field: The column of the list.
         read_kwargs: `storage_options` for URLs.
-        drop_id_field: Leave the column of ids out of the output.
+        drop_id_field: Omit the id column from the output.
 
     Example:
         >>> pipeline.add_stage(TextDuplicatesRemovalStage("cache/duplicates", id_field="id"))  # doctest: +SKIP
@@ -52,7 +52,7 @@ class TextDuplicatesRemovalStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self._listed = self._ids()
 
     def listed_by_file(self) -> dict[str, int]:
-        """How many ids are listed for each file; ids have the form `FILE:ROW`."""
+        """Number of listed ids per file; ids have the form `FILE:ROW`."""
         names = self._ids().cast(pa.large_string())
         counted = pc.replace_substring_regex(names, r":\d+$", "").value_counts()
         return {one["values"]: one["counts"] for one in counted.to_pylist()}

@@ -1,7 +1,7 @@
-"""Semantic deduplication as single stages, by the names in `nemo_curator.stages.deduplication.semantic`.
+"""Semantic deduplication as single stages, under the names in `nemo_curator.stages.deduplication.semantic`.
 
 Each stage writes the folders and columns that scripts look for. `SemanticDeduplicationWorkflow` does the same in
-parallel, finds neighbours across the borders of clusters, and needs no such folders.
+parallel, finds neighbours across cluster boundaries, and needs no such folders.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 class RankingStrategy:
-    """The order in which documents of a cluster are preferred: the first of two duplicates stays.
+    """The order of preference within a cluster: the first of two duplicates is kept.
 
     Args:
         metadata_cols: Columns to sort by.
@@ -62,7 +62,7 @@ class RankingStrategy:
         if len(self.ascending) != len(self.metadata_cols) or strategy not in ("sort", "random"):
             raise UsageError(
                 f"RankingStrategy(metadata_cols={self.metadata_cols!r}, ascending={ascending!r}, "
-                f"strategy={strategy!r}): give one `ascending` for each column, and 'sort' or 'random'."
+                f"strategy={strategy!r}): pass one `ascending` per column, and 'sort' or 'random'."
             )
         self.strategy = strategy
         self.random_seed = random_seed
@@ -98,7 +98,7 @@ class RankingStrategy:
 
 
 class KMeansReadFitWriteStage(AllFilesStage):
-    """Puts embeddings into clusters and writes them to `OUTPUT/centroid=N/`, by spherical k-means.
+    """Clusters embeddings and writes them to `OUTPUT/centroid=N/`, by spherical k-means.
 
     Takes the parameters of `KMeansStage`, without its input.
     """
@@ -181,10 +181,10 @@ class KMeansReadFitWriteStage(AllFilesStage):
 
 
 class KMeansStage(CompositeStage[EmptyTask, FileGroupTask]):
-    """Reads embeddings, puts them into clusters and writes `OUTPUT/centroid=N/`.
+    """Reads embeddings, clusters them and writes `OUTPUT/centroid=N/`.
 
     Args:
-        n_clusters: How many clusters.
+        n_clusters: Number of clusters.
         id_field: The column with ids.
         embedding_field: The column with embeddings.
         input_path: Where they are.
@@ -193,12 +193,12 @@ class KMeansStage(CompositeStage[EmptyTask, FileGroupTask]):
         verbose: Accepted, as are `embedding_dim`, `init`, `n_init`, `oversampling_factor`, `max_samples_per_batch` and
             `fit_data_fraction`: k-means is spherical and exact here.
         input_filetype: "parquet" or "jsonl".
-        input_file_extensions: Which files of a folder to take.
+        input_file_extensions: File extensions to read in a folder.
         read_kwargs: `storage_options` for URLs.
         write_kwargs: `storage_options` for URLs.
-        max_iter: The most rounds.
-        tol: When to stop.
-        random_state: Chooses the vectors to begin with.
+        max_iter: Maximum number of iterations.
+        tol: Tolerance of the stopping criterion.
+        random_state: Random seed of the initial centroids.
         cache_path: A folder for `kmeans_centroids.npy`.
     """
 
@@ -298,7 +298,7 @@ class PairwiseCosineSimilarityStage(FolderStage):
         write_kwargs: Options = None,
     ) -> None:
         if pairwise_batch_size < 1:
-            raise UsageError(f"pairwise_batch_size={pairwise_batch_size}: give at least 1.")
+            raise UsageError(f"pairwise_batch_size={pairwise_batch_size}: must be at least 1.")
         self.name = "PairwiseCosineSimilarityStage"
         self.id_field = id_field
         self.embedding_field = embedding_field
@@ -354,9 +354,9 @@ class PairwiseStage(CompositeStage[EmptyTask, FileGroupTask]):
         embedding_field: The column with embeddings.
         input_path: The output of `KMeansStage`.
         output_path: The folder for results.
-        ranking_strategy: Which document is preferred; else `which_to_keep` decides.
+        ranking_strategy: Which document is preferred; without it, `which_to_keep` decides.
         embedding_dim: Accepted, as is `verbose`.
-        pairwise_batch_size: Rows that are compared at once.
+        pairwise_batch_size: Number of rows to compare at once.
         read_kwargs: `storage_options` for URLs.
         write_kwargs: `storage_options` for URLs.
         which_to_keep: "hard" (far from the centroid first), "easy" or "random".
@@ -384,7 +384,7 @@ class PairwiseStage(CompositeStage[EmptyTask, FileGroupTask]):
     ) -> None:
         if which_to_keep not in (*_WHICH, "random") or sim_metric not in ("cosine", "l2"):
             raise UsageError(
-                f"PairwiseStage(which_to_keep={which_to_keep!r}, sim_metric={sim_metric!r}): give 'hard', 'easy' or "
+                f"PairwiseStage(which_to_keep={which_to_keep!r}, sim_metric={sim_metric!r}): pass 'hard', 'easy' or "
                 "'random', and 'cosine' or 'l2'."
             )
         if ranking_strategy is None:
@@ -423,7 +423,7 @@ class IdentifyDuplicatesStage(FolderStage):
         write_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         if not 0 <= eps <= 1:
-            raise UsageError(f"IdentifyDuplicatesStage(eps={eps}): give a distance in [0, 1].")
+            raise UsageError(f"IdentifyDuplicatesStage(eps={eps}): must be a distance in [0, 1].")
         self.name = "IdentifyDuplicatesStage"
         self.folder = self.output_path = str(output_path)
         self.eps = eps

@@ -1,4 +1,4 @@
-"""A Ray cluster over the nodes of a Slurm job, by the name in `nemo_curator.core.client`."""
+"""A Ray cluster on the nodes of a Slurm job, under the name in `nemo_curator.core.client`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _END_S = 20.0
 class SlurmRayClient(RayClient):
     """A `RayClient` for scripts that `srun` starts once on every node of a job.
 
-    The process on the first node (`SLURM_NODEID=0`) starts the head of the cluster, waits for the others and goes on
+    The process on the first node (`SLURM_NODEID=0`) starts the head of the cluster, waits for the others and continues
     with the script. Each other process joins its node to the cluster, waits inside `start` until the head is stopped,
-    and ends. Without Slurm it is a `RayClient`; where `RAY_ADDRESS` is set it starts nothing.
+    and exits. Without Slurm it is a `RayClient`; if `RAY_ADDRESS` is set it starts nothing.
 
-    Nodes find the head by a file in a folder that all of them see: `RAY_PORT_BROADCAST_DIR`, by default
-    `.gristmill/slurm` in the home folder. It holds the cluster's token, and only its owner can read it.
+    Nodes find the head through a file in a shared folder: `RAY_PORT_BROADCAST_DIR`, by default `.gristmill/slurm` in
+    the home folder. It holds the cluster's token, and only its owner can read it.
 
     Args:
         worker_connect_timeout_s: Seconds to wait for the other nodes, and for the head.
@@ -72,7 +72,7 @@ class SlurmRayClient(RayClient):
 
     def stop(self) -> None:
         if self._file is not None:
-            self._file.unlink(missing_ok=True)  # by which the other nodes know that it is over
+            self._file.unlink(missing_ok=True)  # tells the other nodes that the run is over
             self._file = None
         super().stop()
 
@@ -106,7 +106,7 @@ class SlurmRayClient(RayClient):
                 if time.monotonic() > deadline:
                     raise WorkerError(
                         f"{found} of {nodes} nodes joined within {self.worker_connect_timeout_s} s. Start the script "
-                        "on every node (srun --ntasks-per-node=1), and check that all of them see "
+                        "on every node (srun --ntasks-per-node=1), and check that all of them can access "
                         f"{None if self._file is None else self._file.parent}."
                     )
                 time.sleep(_POLL_S)
@@ -115,7 +115,7 @@ class SlurmRayClient(RayClient):
                 ray.shutdown()
 
     def _serve(self, file: Path) -> int:
-        """Join this node to the cluster and wait for its end; returns the code to leave with."""
+        """Join this node to the cluster and wait for its end; returns the exit code."""
         from gristmill.backends.ray import ray_internals
 
         deadline = time.monotonic() + self.worker_connect_timeout_s
@@ -148,7 +148,7 @@ class SlurmRayClient(RayClient):
 
 
 def expand_nodes(names: str) -> list[str]:
-    """The nodes of a list as Slurm writes it.
+    """The nodes in a list in Slurm's notation.
 
     Example:
         >>> expand_nodes("gpu[08-10,12],login")
@@ -169,7 +169,7 @@ def expand_nodes(names: str) -> list[str]:
 
 
 def _address() -> str:
-    """The address of this node as others reach it."""
+    """The address at which other nodes reach this one."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:

@@ -1,7 +1,7 @@
-"""Shards of a pipeline in the tasks of a Slurm array, by the names in `nemo_curator.backends.slurm_array`.
+"""Shards of a pipeline as tasks of a Slurm array, under the names in `nemo_curator.backends.slurm_array`.
 
-Every task of the array runs the same script. Each takes the partitions of its shard, writes them to a folder of its own
-below the output (`shard-00003`), and leaves a file under `checkpoint_path` when it is done. What is missing can be
+Every task of the array runs the same script. Each processes the partitions of its shard, writes them to its own folder
+below the output (`shard-00003`), and writes a file under `checkpoint_path` when it is done. Missing shards can be
 submitted again.
 """
 
@@ -40,7 +40,7 @@ Place = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class CompletionManifestRecord:
-    """A file that says that something is done."""
+    """A completion marker file."""
 
     path: Path
     payload: dict[str, Any]
@@ -49,10 +49,10 @@ class CompletionManifestRecord:
 def read_completion_manifests(
     checkpoint_path: Place, *, namespace: str, completion_dirname: str | None = None
 ) -> list[CompletionManifestRecord]:
-    """What is done under a checkpoint, in order of names.
+    """The completion markers under a checkpoint, sorted by name.
 
     Raises:
-        UsageError: (a ValueError) A file there is not one of these.
+        UsageError: (a ValueError) A file there is not a completion marker.
     """
     folder = Path(checkpoint_path, METADATA_DIRNAME, completion_dirname or f".{_safe(namespace)}_completion").absolute()
     records = []
@@ -64,19 +64,19 @@ def read_completion_manifests(
                 f"{path} is not JSON: {error}. Remove it, and run its shard again.", path=str(path)
             ) from error
         if not isinstance(payload, dict) or payload.get("status") != "completed":
-            raise UsageError(f"{path} does not say that something is completed. Remove it.", path=str(path))
+            raise UsageError(f"{path} is not a completion marker. Remove it.", path=str(path))
         records.append(CompletionManifestRecord(path, payload))
     return records
 
 
 class CompletionManifest:
-    """Writes a file when a block has ended without an error.
+    """Writes a completion marker when a block ends without an error.
 
     Args:
         checkpoint_path: The folder above.
         namespace: The kind of work.
-        identity: What tells one piece of work from another; plain values.
-        metadata: More to write.
+        identity: Plain values that identify the piece of work.
+        metadata: Further values to write.
         completion_dirname: The folder's name below `.nemo_curator_metadata`.
         enabled: False writes nothing.
         flatten_identity: Write the identity beside the status, instead of below `identity`.
@@ -107,7 +107,7 @@ class CompletionManifest:
 
     @property
     def filename_prefix(self) -> str:
-        """The name of the file, without its ending."""
+        """The name of the file, without extension."""
         text = json.dumps(self.identity, default=str, separators=(",", ":"), sort_keys=True)
         return f"completed_{_safe(self.namespace)}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -135,12 +135,12 @@ def _safe(text: object) -> str:
 
 
 def configure_failed_task_manifest_dir(checkpoint_path: Place) -> Path:
-    """The folder for the mark of failed tasks of this attempt, unless a variable names another."""
+    """The folder for failure markers of this attempt, unless a variable names another."""
     return _marks(Path(checkpoint_path, METADATA_DIRNAME, ".failed_tasks", f"local_attempt_{uuid.uuid4().hex}"))
 
 
 def configure_slurm_array_failed_task_manifest_dir(checkpoint_path: Place, shard_index: int) -> Path:
-    """The same for a shard, told from other attempts by what Slurm says."""
+    """The same for a shard; Slurm's variables distinguish the attempts."""
     job = os.environ.get("SLURM_JOB_ID", f"local_{os.getpid()}")
     task = os.environ.get("SLURM_ARRAY_TASK_ID", "local")
     restart = os.environ.get("SLURM_RESTART_COUNT", "0")
@@ -171,7 +171,7 @@ def failed_task_manifest_exists(manifest_dir: Place | None = None) -> bool:
 
 @dataclass
 class SlurmArrayConfig:
-    """Which shard of how many this process is."""
+    """The index of this process's shard, and the number of shards."""
 
     shard_index: int
     total_shards: int
@@ -179,16 +179,16 @@ class SlurmArrayConfig:
 
     @classmethod
     def from_env(cls) -> SlurmArrayConfig | None:
-        """As the variables of NeMo Curator or of Slurm say; None outside of an array, and where it is switched off.
+        """From the variables of NeMo Curator or Slurm; None outside an array, or if it is switched off.
 
         Raises:
-            UsageError: (a ValueError) They contradict themselves.
+            UsageError: (a ValueError) They are contradictory.
         """
         switch = os.environ.get(SLURM_ARRAY_ENABLED_ENV_VAR)
         if switch is not None and switch.strip().lower() in ("0", "false", "no", "off"):
             return None
         if switch is not None and switch.strip().lower() not in ("1", "true", "yes", "on"):
-            raise UsageError(f"{SLURM_ARRAY_ENABLED_ENV_VAR}={switch!r}: give 1 or 0.")
+            raise UsageError(f"{SLURM_ARRAY_ENABLED_ENV_VAR}={switch!r}: must be 1 or 0.")
         index = _number(SLURM_ARRAY_SHARD_INDEX_ENV_VAR, "SLURM_ARRAY_TASK_ID")
         total = _number(SLURM_ARRAY_TOTAL_SHARDS_ENV_VAR, "SLURM_ARRAY_TASK_COUNT")
         if index is None and total is None and switch is None:
@@ -203,7 +203,7 @@ class SlurmArrayConfig:
 
 @dataclass(frozen=True)
 class SlurmArrayRetryPlan:
-    """The shards that are not done, of how many."""
+    """The unfinished shards, and the total number."""
 
     shard_indices: tuple[int, ...]
     total_shards: int
@@ -229,7 +229,7 @@ def _number(*names: str) -> int | None:
 
 
 def configure_slurm_array_source_filtering(shard_index: int, total_shards: int, minimum_shard_index: int) -> None:
-    """Set the variables by which this process is a shard."""
+    """Set the variables that make this process a shard."""
     os.environ[SLURM_ARRAY_ENABLED_ENV_VAR] = "1"
     os.environ[SLURM_ARRAY_SHARD_INDEX_ENV_VAR] = str(shard_index)
     os.environ[SLURM_ARRAY_TOTAL_SHARDS_ENV_VAR] = str(total_shards)
@@ -237,7 +237,7 @@ def configure_slurm_array_source_filtering(shard_index: int, total_shards: int, 
 
 
 def resolve_slurm_array_config(is_source_stage: bool) -> SlurmArrayConfig | None:
-    """The shard, for a source; other stages see only what comes to them."""
+    """The shard, for a source; other stages only see their input."""
     return SlurmArrayConfig.from_env() if is_source_stage else None
 
 
@@ -266,14 +266,14 @@ def filter_slurm_array_source_tasks(
 
 
 def is_slurm_array_driver_process(use_slurm: bool = True) -> bool:
-    """Whether this process runs the pipeline: on the first node of its job, or outside of Slurm."""
+    """Whether this process runs the pipeline: on the first node of its job, or outside Slurm."""
     return not use_slurm or os.environ.get("SLURM_NODEID", "0") == "0"
 
 
 def build_slurm_array_completion_manifest(
     checkpoint_path: Place | None, shard_index: int, total_shards: int, minimum_shard_index: int
 ) -> CompletionManifest | None:
-    """What marks a shard as done; None without a checkpoint.
+    """The completion marker of a shard; None without a checkpoint.
 
     Raises:
         UsageError: (a ValueError) The checkpoint is that of another array, or there is no such shard.
@@ -282,21 +282,21 @@ def build_slurm_array_completion_manifest(
         return None
     if not 0 <= minimum_shard_index <= shard_index < minimum_shard_index + total_shards:
         raise UsageError(
-            f"Shard {shard_index} is none of the {total_shards} from {minimum_shard_index}; check SLURM_ARRAY_TASK_ID, "
-            f"and {SLURM_ARRAY_MINIMUM_SHARD_INDEX_ENV_VAR} for an array that does not begin at 0."
+            f"Shard {shard_index} is not one of the {total_shards} shards from {minimum_shard_index} on; check "
+            f"SLURM_ARRAY_TASK_ID, and {SLURM_ARRAY_MINIMUM_SHARD_INDEX_ENV_VAR} for an array that does not begin at 0."
         )
     shape = {"minimum_shard_index": minimum_shard_index, "total_shards": total_shards}
     path = Path(checkpoint_path, METADATA_DIRNAME, _FOLDER, "run.json").absolute()
     if not write_json_atomically_if_absent(path, shape) and json.loads(path.read_text()) != shape:
         raise UsageError(
-            f"{path} describes an array of another shape than {shape}. Use a checkpoint_path for each run."
+            f"{path} describes an array of a different shape than {shape}. Use a separate checkpoint_path for each run."
         )
     identity = {**shape, "shard_index": shard_index}
     return CompletionManifest(checkpoint_path, _NAMESPACE, identity, completion_dirname=_FOLDER)
 
 
 def find_slurm_array_retries(checkpoint_path: Place) -> SlurmArrayRetryPlan | None:
-    """The shards that are not done; None where no array has run."""
+    """The unfinished shards; None if no array has run."""
     path = Path(checkpoint_path, METADATA_DIRNAME, _FOLDER, "run.json").absolute()
     if not path.is_file():
         return None
@@ -311,9 +311,9 @@ def find_slurm_array_retries(checkpoint_path: Place) -> SlurmArrayRetryPlan | No
 def build_slurm_array_retry_submissions(
     retry_plan: SlurmArrayRetryPlan, max_array_size: int | None = None
 ) -> tuple[SlurmArrayRetrySubmission, ...]:
-    """The missing shards as arrays, none of them with an index from `max_array_size` on."""
+    """The missing shards as arrays with indices below `max_array_size`."""
     if max_array_size is not None and max_array_size < 1:
-        raise UsageError(f"max_array_size={max_array_size}: give at least 1.")
+        raise UsageError(f"max_array_size={max_array_size}: must be at least 1.")
     found: dict[int, list[int]] = {}
     for index in retry_plan.shard_indices:
         offset = 0 if max_array_size is None else index - index % max_array_size
@@ -322,7 +322,7 @@ def build_slurm_array_retry_submissions(
 
 
 def format_slurm_array_indices(indices: Iterable[int]) -> str:
-    """Indices as `sbatch --array` takes them.
+    """Indices in the notation of `sbatch --array`.
 
     Example:
         >>> format_slurm_array_indices([5, 1, 2, 3])
@@ -344,7 +344,7 @@ def format_slurm_array_indices(indices: Iterable[int]) -> str:
 
 @contextmanager
 def shard_of_run(checkpoint_path: Place | None) -> Iterator[None]:
-    """Let the runs inside take only the partitions of this process's shard, where it is one of a Slurm array."""
+    """Make the runs inside process only the partitions of this process's shard, if it is part of a Slurm array."""
     array = SlurmArrayConfig.from_env()
     if array is None:
         yield
@@ -376,7 +376,7 @@ def _take_shard(sketch: planner.Draft, array: SlurmArrayConfig) -> None:
     source, sink = sketch.source, sketch.sink
     if source is None:
         raise UsageError(
-            "A Slurm array divides the files of a reader, but this pipeline begins with tasks of its own. Filter them "
+            "A Slurm array divides the files of a reader, but this pipeline starts from initial tasks. Filter them "
             f"with filter_slurm_array_source_tasks, or set {SLURM_ARRAY_ENABLED_ENV_VAR}=0."
         )
     find = source.partitions

@@ -23,7 +23,7 @@ __all__ = ["main", "parse_args", "split_jsonl_file_by_size", "split_parquet_file
 
 
 class _RemoteCall:
-    """A function that can be called as it is, or as the Ray task that scripts take it for: `f.remote(…)`."""
+    """A function that can be called directly, or like a Ray task: `f.remote(…)`."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -40,7 +40,7 @@ class _RemoteCall:
 
 
 def _write_jsonl(input_file: str, output_path: str, target_size_mb: int, storage_options: Options = None) -> None:
-    """Split a JSONL file at line ends; a longer line than the target gets a file of its own."""
+    """Split a JSONL file at line ends; a line longer than the target gets its own file."""
     target = _bytes(target_size_mb)
     with fsspec.open(input_file, "rb", compression="infer", **dict(storage_options or {})) as file:
         for number, lines in enumerate(_groups(file, len, target)):
@@ -68,7 +68,7 @@ split_parquet_file_by_size = _RemoteCall(_write_parquet)
 
 def _bytes(target_size_mb: int) -> int:
     if target_size_mb <= 0:
-        raise UsageError(f"target_size_mb={target_size_mb}: give a size above 0.")
+        raise UsageError(f"target_size_mb={target_size_mb}: must be above 0.")
     return int(target_size_mb * (1 << 20))
 
 
@@ -83,7 +83,7 @@ def _pieces(table: pa.Table, target: int) -> Iterator[pa.Table]:
 
 
 def _groups(items: Iterable[Any], size_of: Any, target: int) -> Iterator[list[Any]]:
-    """Neighbours together, the maximum that fits into `target` bytes."""
+    """Group neighbours, up to `target` bytes per group."""
     group: list[Any] = []
     filled = 0
     for item in items:

@@ -1,4 +1,4 @@
-"""What the deduplication stages of old scripts share: tables in and out of folders, and a step that takes all files."""
+"""Shared by the deduplication stages of old scripts: tables in folders, and a step over all files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Options = Mapping[str, Any] | None
 
 
 class FolderStage(ProcessingStage[Any, FileGroupTask]):
-    """Writes Parquet files into a folder of its own, which is emptied when a run begins.
+    """Writes Parquet files to its own folder, which is emptied when a run begins.
 
     Attributes:
         folder: Where its files are.
@@ -43,7 +43,7 @@ class FolderStage(ProcessingStage[Any, FileGroupTask]):
         create_or_overwrite_dir(self.folder, storage_options=self.storage_options)
 
     def write(self, table: pa.Table, name: str, **options: Any) -> str:
-        """Write a table under a name of the folder, whole or not at all; returns the path."""
+        """Write a table to the folder atomically; returns the path."""
         path = f"{self.folder.rstrip('/')}/{name}.parquet"
         fs, place = url_to_fs(path, **dict(self.storage_options or {}))
         fs.makedirs(place.rpartition("/")[0], exist_ok=True)

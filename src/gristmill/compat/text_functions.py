@@ -1,4 +1,4 @@
-"""Functions on texts, by the names in `nemo_curator.stages.text.utils.text_utils`."""
+"""Functions on texts, under the names in `nemo_curator.stages.text.utils.text_utils`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = {ast.ClassDef: "Class", ast.FunctionDef: "Function/Method", ast.Module:
 
 
 def get_word_splitter(language: str) -> Callable[[str], list[str]]:
-    """A function that splits a text into words: by a dictionary for `zh` and `ja`, else at white space.
+    """A function that splits a text into words: by a dictionary for `zh` and `ja`, otherwise at white space.
 
     Example:
         >>> get_word_splitter("en")("two words")
@@ -45,7 +45,7 @@ def get_sentences(document: str) -> list[str]:
 
 
 def get_ngrams(input_list: Sequence[str], n: int) -> list[tuple[str, ...]]:
-    """All runs of `n` neighbours.
+    """All n-grams.
 
     Example:
         >>> get_ngrams(["a", "b", "c"], 2)
@@ -57,7 +57,7 @@ def get_ngrams(input_list: Sequence[str], n: int) -> list[tuple[str, ...]]:
 def is_paragraph_indices_in_top_or_bottom_only(
     boilerplate_paragraph_indices: Sequence[int], num_paragraphs: int
 ) -> bool:
-    """Whether sorted numbers of paragraphs are one run that begins at the first or ends at the last, but not all."""
+    """Whether sorted paragraph numbers form a contiguous run at the beginning or the end, but not all of them."""
     found = list(boilerplate_paragraph_indices)
     if len(found) == num_paragraphs:
         return False
@@ -68,7 +68,7 @@ def is_paragraph_indices_in_top_or_bottom_only(
 def get_comments_and_docstring(
     source: str, comments: bool = True, clean_comments: bool = False
 ) -> tuple[str | None, str | None]:
-    """The docstrings and the comments of Python source, each None where it cannot be read."""
+    """The docstrings and the comments of Python source, each None if it cannot be parsed."""
     docstrings = _readable(lambda: "\n".join(get_docstrings(source)))
     return docstrings, _readable(lambda: get_comments(source, clean=clean_comments)) if comments else ""
 
@@ -109,7 +109,7 @@ def remove_punctuation(str_in: str) -> str:
 
 
 def get_words(text: str) -> tuple[list[str], list[int]]:
-    """The words of a text in lower case without punctuation, and where in that text each begins.
+    """The words of a text in lower case without punctuation, and the offset of each in that text.
 
     Example:
         >>> get_words("One, two")
@@ -121,7 +121,7 @@ def get_words(text: str) -> tuple[list[str], list[int]]:
 
 
 def get_language_name(lang_code: str) -> str:
-    """The name of a language by its ISO 639 code, where the package `iso639` is installed; else the code itself."""
+    """The name of a language by its ISO 639 code, if the package `iso639` is installed; otherwise the code itself."""
     try:
         iso639 = importlib.import_module("iso639")
     except ImportError:

@@ -1,4 +1,4 @@
-"""vLLM by the names in `nemo_curator.utils.vllm_utils` and `nemo_curator.models`, over our own start of its engine."""
+"""vLLM under the names in `nemo_curator.utils.vllm_utils` and `nemo_curator.models`, with our own engine start-up."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class VLLMModel(ModelInterface):
 
     Args:
         model: A hub id or a local folder.
-        max_model_len: The most tokens of prompt and answer; None for the model's own limit.
+        max_model_len: Maximum number of tokens of prompt and answer; None for the model's own limit.
         tensor_parallel_size: The number of GPUs; None for one.
-        max_num_batched_tokens: The most tokens per step of the engine.
-        temperature: 0 always takes the most probable token.
+        max_num_batched_tokens: Maximum number of tokens per engine step.
+        temperature: 0 always chooses the most probable token.
         top_p: Sample only from the most probable tokens that together have this probability.
         top_k: Sample only from the most probable tokens.
-        min_p: The least probability of a token, relative to the most probable one.
-        max_tokens: The most tokens of an answer; None for what the model allows.
+        min_p: Minimum probability of a token, relative to the most probable one.
+        max_tokens: Maximum number of tokens of an answer; None for the model's limit.
         cache_dir: Where downloads are kept.
     """
 
@@ -106,7 +106,7 @@ class VLLMModel(ModelInterface):
 def validate_vllm_kwargs(
     vllm_kwargs: Mapping[str, Any] | None, reserved_keys: Collection[str], *, owner_description: str
 ) -> None:
-    """Refuse options for the engine that their owner sets itself."""
+    """Reject engine options that their owner sets itself."""
     check_engine_options(vllm_kwargs, option=owner_description, owned=reserved_keys)
 
 
@@ -118,7 +118,7 @@ def merge_vllm_kwargs(
 
 
 def pick_free_port() -> int:
-    """A port that is free at this moment."""
+    """A currently free port."""
     with socket.socket() as server:
         server.bind(("", 0))
         return int(server.getsockname()[1])
@@ -150,7 +150,7 @@ def create_vllm_llm(
 
 
 def create_vllm_llm_with_retry(*, max_port_retries: int = 3, **engine_kwargs: Any) -> Any:
-    """A running `vllm.LLM`; starting is tried again when a port that it chose was taken in between."""
+    """A running `vllm.LLM`; retries if the chosen port was taken meanwhile."""
     options = dict(engine_kwargs)
     model = options.pop("model")
     if options.pop("trust_remote_code", None):

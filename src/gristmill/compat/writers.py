@@ -1,4 +1,4 @@
-"""The base of users' own writers, by the names in `nemo_curator.stages.text.io.writer`."""
+"""The base class of custom writers, under the names in `nemo_curator.stages.text.io.writer`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _CHUNK = 1 << 20
 
 @dataclass
 class BaseWriter(source_sink.BaseWriter):
-    """A writer that a user writes: implement `write_data`, which writes one batch into one file.
+    """Base class of a custom writer: implement `write_data`, which writes one batch to one file.
 
-    Files are committed with their partition, under names that derive from the input: a path that `write_data` gets is
-    not the one at which the file lies in the end.
+    Files are committed with their partition, under names that derive from the input: the path that `write_data`
+    receives is not the final path of the file.
 
     Args:
         path: The output folder.
-        file_extension: The ending of its files, without the dot.
+        file_extension: The extension of its files, without the dot.
         write_kwargs: For `write_data`; `storage_options` are those of the file system.
         fields: For `write_data`.
         name: The stage's name.
@@ -68,7 +68,7 @@ class BaseWriter(source_sink.BaseWriter):
         return url_to_fs(self.path, **(self.storage_options or {}))[0]
 
     def get_file_extension(self) -> str:
-        """The ending of files, without the dot."""
+        """The file extension, without the dot."""
         return self.file_extension
 
     @property
@@ -98,7 +98,7 @@ class BaseWriter(source_sink.BaseWriter):
 
 
 class _Payload:
-    """A batch that a user's code will write."""
+    """A batch for a custom writer."""
 
     def __init__(self, batch: DocumentBatch) -> None:
         self.batch = batch
@@ -114,15 +114,14 @@ class _Part:
         self._done: list[WrittenFile] = []
 
     def append(self, payload: _Payload, /, *, rows: int | None = None) -> None:
-        """Have a batch written."""
+        """Write a batch."""
         fs = self._writer.fs
         path = numbered(self._path, len(self._done), self._writer.extension)
         fs.makedirs(posixpath.dirname(path), exist_ok=True)
         self._writer.write_data(payload.batch, path)
         if not fs.exists(path):
             raise StageDefinitionError(
-                f"{type(self._writer).__name__}.write_data returned without writing the file that it was given "
-                f"({path})."
+                f"{type(self._writer).__name__}.write_data returned without writing its file ({path})."
             )
         digest, size = xxhash.xxh3_128(), 0
         with fs.open(path, "rb") as file:
@@ -132,7 +131,7 @@ class _Part:
         self._done.append(WrittenFile(path, size, payload.batch.num_items, f"xxh3:{digest.hexdigest()}"))
 
     def close(self) -> list[WrittenFile]:
-        """Say what was written."""
+        """Report what was written."""
         return self._done
 
     def abort(self) -> None:

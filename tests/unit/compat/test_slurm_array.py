@@ -84,7 +84,7 @@ def test_arrays_to_submit_again() -> None:
 
 def test_an_array_of_another_shape_is_refused(tmp_path: Path) -> None:
     slurm_array.build_slurm_array_completion_manifest(tmp_path, 0, 4, 0)
-    with pytest.raises(UsageError, match="another shape"):
+    with pytest.raises(UsageError, match="a different shape"):
         slurm_array.build_slurm_array_completion_manifest(tmp_path, 0, 5, 0)
     with pytest.raises(UsageError, match="none of the 4"):
         slurm_array.build_slurm_array_completion_manifest(tmp_path, 4, 4, 0)
