@@ -341,7 +341,7 @@ class ExecutorSuite:
         error = caught.value
         assert (error.stage, error.file, error.row) == ("tables", None, None)
         assert error.returned == ("a list with a pyarrow.Table in it" if listed else "a pyarrow.Table")
-        assert "allowed is a task (such as a DocumentBatch), a list or an iterator of tasks, or None" in str(error)
+        assert "it must return a task (such as a DocumentBatch), a list or an iterator of tasks, or None" in str(error)
         assert "DocumentBatch(data=…)" in str(error)
         assert " row " not in str(error)
         assert "ignore_failures" not in str(error)

@@ -357,7 +357,7 @@ RECIPES = [
     Mistake(
         "the same filter twice",
         "gristmill run twice.yaml",
-        "Several stages are named 'WordCountFilter', but reports need to tell them apart. Rename one: "
+        "Several stages are named 'WordCountFilter', but reports identify stages by name. Rename one: "
         "stage.with_(name='WordCountFilter_2'), in a recipe 'with: {name: WordCountFilter_2}'.",
     ),
     Mistake(
@@ -556,7 +556,7 @@ PYTHON = [
 
         Pipeline("frame", stages=[JsonlReader("crawl"), frame, JsonlWriter("out")]).run()
         """,
-        "Stage 'frame' returned a polars.…DataFrame from process(); allowed is a task (such as a DocumentBatch), a "
+        "Stage 'frame' returned a polars.…DataFrame from process(); it must return a task (such as a DocumentBatch), a "
         "list or an iterator of tasks, or None. Wrap the data: return DocumentBatch(data=…). This is a bug in the "
         "stage; --ignore-failures does not apply. Committed output is intact: correct the stage and run the same "
         "command again to resume.",
@@ -583,7 +583,7 @@ PYTHON = [
         """,
         "Attribute 'lock' of stage 'counting' cannot be sent to a worker process: it is a lock (TypeError: cannot "
         "pickle "
-        "'_thread.lock' object). Make such objects in setup(), which runs in the worker, instead of in __init__.",
+        "'_thread.lock' object). Create such objects in setup(), which runs in the worker, instead of in __init__.",
     ),
     Mistake(
         "more processors than there are",

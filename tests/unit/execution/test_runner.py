@@ -172,7 +172,7 @@ def test_a_wrong_result_is_the_fault_of_the_stage(wrong: Any, words: str, ignore
         with pytest.raises(StageResultError) as caught:
             list(made.run(tasks))
         assert (caught.value.stage, caught.value.returned, caught.value.row) == ("returns", words, None)
-        assert f"returned {words} from {method}; allowed is" in str(caught.value)
+        assert f"returned {words} from {method}; it must return" in str(caught.value)
         assert "ignore_failures" not in str(caught.value)
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
