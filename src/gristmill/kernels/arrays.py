@@ -1,7 +1,7 @@
 """Copies between arrays inside kernels.
 
-A kernel never assigns one slice to another (`a[:n] = b[:n]`). numba then compiles a check of the shapes and the text of
-its error, which takes a second or more per kernel, several times as long as the rest of a small one.
+A kernel never assigns one slice to another (`a[:n] = b[:n]`). numba would compile a check of the shapes and its error
+message, which takes a second or more per kernel, several times longer than the rest of a small one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gristmill.kernels.compiler import inlined, leaf
 
 @leaf
 def copy_items(target, at, source, count):
-    """Copy the first `count` items of `source` to `target[at:]`; the caller makes sure of the room."""
+    """Copy the first `count` items of `source` to `target[at:]`; the caller makes sure that there is room."""
     for place in range(count):
         target[at + place] = source[place]
 

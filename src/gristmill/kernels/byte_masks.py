@@ -1,6 +1,7 @@
 """Classes of 64 bytes at a time as bit masks, for kernels that walk over text.
 
-LLVM compares the bytes in whatever vectors the processor has. Bit `i` of a class's mask says whether byte `i` is in it.
+LLVM compares the bytes with the vector instructions of the CPU. Bit `i` of a class's mask says whether byte `i` is in
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gristmill.kernels.machine import BLOCK, bit_count, leading_zeros, trailing_
 from gristmill.kernels.numba_internals import raw_memcpy
 from gristmill.kernels.utf8 import ALL, ONE, space_width
 
-# Classes that more than one kernel asks for.
+# Classes that more than one kernel uses.
 WHITE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "  # ASCII white space of str.isspace
 MAYBE_WHITE = b"\xc2\xe1\xe2\xe3"  # first bytes of white space beyond ASCII
 LETTERS = string.ascii_letters.encode()
@@ -64,7 +65,7 @@ def byte_masks(*classes: bytes) -> Any:
 
 
 def _ranges(members: bytes) -> list[tuple[int, int]]:
-    """The runs of neighbouring bytes, each as its first and its last."""
+    """The runs of consecutive bytes, each as its first and last."""
     found: list[tuple[int, int]] = []
     for byte in sorted(set(members)):
         if found and found[-1][1] == byte - 1:
@@ -91,12 +92,12 @@ def _splat(value: int) -> ir.Constant:
 
 @leaf
 def with_wide_spaces(data, at, end, spaces, maybe):
-    """A mask of ASCII white space with that beyond ASCII added, but for a character that goes on in the next block."""
+    """A mask of white space, ASCII and beyond, except for a character that continues in the next block."""
     while maybe:
         bit = trailing_zeros(maybe)
         maybe &= maybe - ONE
         if data[at + bit] == 0xE3 and at + bit + 1 < end and data[at + bit + 1] != 0x80:
-            continue  # kana, of which a page may be full
+            continue  # kana, which can fill a whole page
         width = space_width(data, at + bit, end)
         if bit + width <= 64:
             spaces |= ((ONE << np.uint64(width)) - ONE) << np.uint64(bit)
@@ -105,7 +106,7 @@ def with_wide_spaces(data, at, end, spaces, maybe):
 
 @leaf
 def whole_words(at, end, spaces):
-    """How many bytes of a block to take so that no word is cut: up to its last white space, or to the end of the text.
+    """The number of bytes of a block that cut no word: up to its last white space, or to the end of the text.
 
     0 when a word begins at `at` that is longer than the block.
     """
@@ -121,7 +122,7 @@ _space_masks = byte_masks(WHITE, MAYBE_WHITE)
 def long_word_end(data, at, end):
     """Where the word ends that begins at `at` and is longer than a block."""
     while True:
-        at += BLOCK - 2  # white space may begin here that the block has not in full
+        at += BLOCK - 2  # white space may begin here that is not completely in the block
         if at >= end:
             return end
         spaces, maybe = _space_masks(data, at, end)
@@ -138,11 +139,11 @@ def first_bits(count):
 
 @leaf
 def write_places(places, count, at, mask):
-    """Append the places of a block's set bits, by their distance from `at`; returns the new count."""
+    """Append the positions of a block's set bits, relative to `at`; returns the new count."""
     found = count + bit_count(mask)
     if count + BLOCK <= len(places):
-        # Eight at a time, too many rather than too few: how many there are cannot be guessed, and a wrong guess costs
-        # more than the writes.
+        # Eight at a time, too many rather than too few: their number is unpredictable, and a misprediction costs more
+        # than the writes.
         while count < found:
             for step in range(8):
                 places[count + step] = at + trailing_zeros(mask)

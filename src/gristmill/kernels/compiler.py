@@ -1,8 +1,8 @@
 """The decorators of compiled kernels and of their helpers.
 
-Kernels release the GIL and their machine code is kept on disk (`store`), so that a second process starts at once. What
-no wheel brought lies beside the source file or, where that folder is read-only, in the user's cache folder, or else in
-a private folder of the temporary one. Where nothing can be written, every process compiles for itself.
+Kernels release the GIL and their machine code is cached on disk (`store`), so that a second process starts immediately.
+Code that did not come with a wheel is stored beside the source file or, if that folder is read-only, in the user's
+cache folder, or else in a private temporary folder. If nothing is writable, every process compiles for itself.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gristmill.kernels.store import CodeStore
 F = TypeVar("F", bound=Callable[..., object])
 
 all_kernels: list[Any] = []
-"""Those that this process has imported."""
+"""The kernels that this process has imported."""
 stores: dict[Any, CodeStore] = {}
-"""Where the machine code of each is kept."""
+"""The cache of each kernel's machine code."""
 compile_listeners: list[Callable[[str], None]] = []
 """Called with the name of a kernel that is not in the cache, just before it is compiled."""
 
@@ -34,13 +34,15 @@ compile_listeners: list[Callable[[str], None]] = []
 def kernel(function: F, **options: Any) -> F:
     """Compile `function` on its first call, without the GIL, and keep the result on disk.
 
-    It can be called from Python only; what kernels have in common is a helper.
+    It can only be called from Python; code shared by kernels is a helper.
 
     Raises:
-        TypeError: It uses variables of a function around it, which nothing on disk could tell apart.
+        TypeError: It uses variables of an enclosing function, which the cache could not distinguish.
     """
     if function.__closure__:
-        raise TypeError(f"The kernel {function.__qualname__} uses variables of a function around it: pass them to it.")
+        raise TypeError(
+            f"The kernel {function.__qualname__} uses variables of an outer function: pass them as arguments."
+        )
     options |= {"nogil": True, "error_model": "numpy"}
     try:
         dispatcher = numba.njit(function, cache=True, **options)
@@ -58,10 +60,10 @@ def kernel(function: F, **options: Any) -> F:
 
 
 def _private_folder() -> str:
-    """A folder of the temporary one that nobody else can write to: what is cached in it is code.
+    """A temporary folder that no other user can write to, because it caches code.
 
     Raises:
-        OSError: There can be none.
+        OSError: There is no such folder.
     """
     import tempfile
 
@@ -70,24 +72,24 @@ def _private_folder() -> str:
         os.mkdir(folder, 0o700)
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not ours alone")
+        raise PermissionError(f"{folder} is accessible to other users")
     return folder
 
 
 def float_kernel(function: F) -> F:
-    """Compile `function` as `kernel` does, for arithmetic whose additions may be done in any order.
+    """Compile `function` like `kernel`, for arithmetic whose additions may be reordered.
 
-    The result is then a few last bits away from that of the written order, and the same on every run. Infinities and
-    values that are not numbers keep their meaning.
+    The result may differ from the written order in the last few bits, but is the same in every run. Infinities and NaN
+    keep their meaning.
     """
     return kernel(function, fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 
 def finite_leaf(function: F) -> F:
-    """Compile `function` as `leaf` does, for finite numbers only.
+    """Compile `function` like `leaf`, for finite numbers only.
 
-    What it gives for others means nothing, and the kernel around it may take what it hands over for finite as well: a
-    check by `isfinite` there is left out by the compiler. Have the caller of the kernel check.
+    Its result for others is meaningless, and the compiler may assume that the calling kernel's values are finite too
+    and remove an `isfinite` check there. Check in the caller of the kernel.
     """
     return cast(F, numba.njit(function, nogil=True, error_model="numpy", fastmath=True, **INLINE, **UNCOUNTED))
 
@@ -103,7 +105,7 @@ def leaf(function: F) -> F:
 
 
 def routine(function: F) -> F:
-    """Compile `function` once and call it from kernels, without counting references; the longer kind of leaf."""
+    """Compile `function` once and call it from kernels, without counting references; for longer leaves."""
     return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy", **UNCOUNTED))
 
 
@@ -113,7 +115,7 @@ def _tell(name: str) -> None:
 
 
 def _digest_of(files: set[str]) -> str:
-    """One for all that a kernel is compiled from: numba watches only the file with the kernel itself."""
+    """A digest of everything that a kernel is compiled from: numba only watches the file with the kernel itself."""
     digest = hashlib.sha256()
     for file in sorted(files, key=os.path.basename):
         digest.update(_digest_of_file(file))
@@ -125,7 +127,7 @@ def _digest_of_file(file: str) -> bytes:
     try:
         with open(file, "rb") as opened:
             return hashlib.sha256(opened.read()).digest()
-    except OSError:  # in an archive: nothing on disk is known to be made from it
+    except OSError:  # in an archive: no cache entry can be matched with it
         return os.urandom(32)
 
 

@@ -1,7 +1,7 @@
-"""What the distance of two tokens adds to the score of their attention, put together from products per position.
+"""Adds the relative-position bias to attention scores, assembled from products per position.
 
 DeBERTa adds the product of a token's query with the key of a relative position, and that of the other token's key with
-the query of the same position. Both products exist for each token and position; here they are read for each pair.
+the query of the same position. Both products exist for each token and position; here they are looked up for each pair.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 
 from gristmill.kernels.compiler import float_kernel
 
-# Keys whose products are read together: for the next query they are still in the nearest cache.
+# Keys whose products are read together: they are still in the L1 cache for the next query.
 _KEYS_AT_ONCE = 64
 
 
 @float_kernel
 def add_distances(scores: Any, of_queries: Any, of_keys: Any, places: Any, lengths: Any) -> None:
-    """Add to the scores of one head, for documents whose tokens follow each other.
+    """Add to the scores of one head, for documents stored one after the other.
 
     Args:
         scores: By document, query and key; only those of tokens that a document has are changed.

@@ -2,8 +2,8 @@
 
 The method is that of Joulin et al. 2017 ("Bag of Tricks for Efficient Text Classification", arXiv:1607.01759): the mean
 of the vectors of words, of their character n-grams and of word n-grams, then a softmax, a binary tree or one sigmoid
-per label. Numbers, hashes and the treatment of white space follow the reference program, so that its model files give
-its answers.
+per label. Numbers, hashes and the treatment of white space follow the reference program, so that its model files
+produce the same answers.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _remainder(hashed: np.uint32, bucket: Any, inverse: float) -> Any:
 
 @inlined
 def _bucket_row(number: Any, first: Any, bits: npt.NDArray[np.uint64], before: Integers) -> Any:
-    """The row of the vector of a bucket of n-grams; -1 when a pruned model has none."""
+    """The row of the vector of a bucket of n-grams; -1 if a pruned model has none."""
     if len(bits) == 0:
         return first + number
     part = bits[number >> 6]
@@ -256,7 +256,7 @@ def predict_spans(
     best, probability = np.full(rows, -1, np.int64), np.zeros(rows, np.float64)
     hidden = np.zeros(vectors.shape[1], np.float64)
     pieces = np.zeros(vectors.shape[1], np.float32)
-    # Words come again and again: each slot holds the sum of the vectors of the word that used it last.
+    # Words repeat: each slot caches the sum of the vectors of the word that used it last.
     keys = np.zeros(1 << CACHE_BITS, np.uint64)
     sums = np.empty((1 << CACHE_BITS, vectors.shape[1]), np.float32)
     counts = np.empty(1 << CACHE_BITS, np.int64)

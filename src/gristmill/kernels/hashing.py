@@ -1,9 +1,8 @@
-"""Hashes of every value of a text column: 64 bits by which rows are known, 128 bits by which texts are taken for equal.
+"""Hashes of every value of a text column: 64 bits to identify rows, 128 bits to compare texts.
 
 The first is XXH64 with seed 0 (Yann Collet's published specification); null hashes to 0 and nothing else does, so that
-0 always means "there is none". Deduplication adds a second one of another make over the same words of eight bytes, so
-that texts which collide in one half have no reason to collide in the other. Not a defence against texts that are forged
-to collide.
+0 always means "there is none". Deduplication adds a second, different hash over the same eight-byte words, so that
+collisions in the two halves are independent. It does not protect against texts forged to collide.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3 = np.uint64(0x165667B19E3779F9)
 _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
-# What the accumulators of the four lanes begin with: P1 + P2, P2, 0 and -P1.
+# Initial accumulators of the four lanes: P1 + P2, P2, 0 and -P1.
 _LANE_1 = np.uint64(0x60EA27EEADC0B5D6)
 _LANE_4 = np.uint64(0x61C8864E7A143579)
 

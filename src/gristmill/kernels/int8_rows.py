@@ -1,9 +1,9 @@
-"""Rows of activations on their way into a multiplication in 8 bits and out of it, each in one pass.
+"""Converts rows of activations before and after an 8-bit multiplication, each in one pass.
 
-On the way in a row becomes bytes, `value = low + step * byte`, with the finest step for what the row holds. On the way
-out of a multiplication by weights in 8 bits, a row is `step * product + low * shift[0] + shift[1]`, where the first row
-of `shift` has the sums of the weights, and the second one the bias. Bytes mean nothing for a row with a value that is
-not finite: `sums` has the sum of each row, by which such rows are known.
+Before it, a row becomes bytes, `value = low + step * byte`, with the finest step for its values. After a multiplication
+by 8-bit weights, a row is `step * product + low * shift[0] + shift[1]`, where the first row of `shift` has the sums of
+the weights, and the second one the bias. The bytes of a row with a non-finite value are meaningless: `sums` has the sum
+of each row, which reveals such rows.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from gristmill.kernels.compiler import finite_leaf, float_kernel
 
 _ONE, _HALF, _HIGHEST, _TINY = np.float32(1), np.float32(0.5), np.float32(255), np.float32(1e-12)
-# z * P(z²) / Q(z²) is the error function within 2e-6 up to this z, from where on it is nearly 1. Fitted for GELU, of
-# which the error stays below 4e-6.
+# z * P(z²) / Q(z²) is the error function within 2e-6 up to this z, from where on it is nearly 1. Fitted for GELU, whose
+# error stays below 4e-6.
 _ERF_END = np.float32(3.6)
 _P0, _P1, _P2 = np.float32(1.1284477023562296), np.float32(0.1585676898705712), np.float32(0.047842463018831945)
 _P3, _P4 = np.float32(0.0011288067321433982), np.float32(-4.874312330466807e-06)
@@ -35,7 +35,7 @@ def _to_bytes(row: Any, out: Any) -> Any:
         high = max(high, row[place])
     step = max((high - low) / _HIGHEST, _TINY)
     factor = _ONE / step
-    # Nothing is negative then, so that cutting off rounds to the nearest.
+    # Nothing is negative then, so that truncation rounds to the nearest.
     offset = _HALF - low * factor
     for place in range(len(row)):
         out[place] = np.uint8(np.int32(row[place] * factor + offset))

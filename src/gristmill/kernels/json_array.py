@@ -1,7 +1,8 @@
-"""JSON arrays as lines: one pass over the bytes of an array that puts each element on a line of its own.
+"""JSON arrays as lines: one pass over the bytes of an array that puts each element on its own line.
 
-What comes out has the length of what goes in, and every element starts where it did: line breaks and indentation inside
-an element are taken out, and as many newlines follow it. Values are not looked at; that is for whoever reads the lines.
+The output has the length of the input, and every element keeps its position: line breaks and indentation inside an
+element are removed, and the same number of newlines follow it. Values are not checked; that is left to the reader of
+the lines.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ BEFORE, INSIDE, AFTER = range(3)
 def cut_elements(source: int, count: int, target: int, room: int, state: Integers) -> int:
     """Turn the next `count` bytes of an array into lines, as far as there is room.
 
-    What follows the array is copied as it is. A newline inside a string, which JSON forbids, becomes a carriage return,
-    which JSON forbids as well, so that the element stays one record.
+    Anything after the array is copied unchanged. A newline inside a string, which JSON forbids, becomes a carriage
+    return, which JSON forbids as well, so that the element stays one record.
 
     Args:
         source: Address of the bytes.
         count: Their number.
         target: Address of where to write.
-        room: How many bytes may be written there; more than `WIDTH`.
+        room: Maximum number of bytes to write there; more than `WIDTH`.
         state: `STATE_SIZE` numbers, zero at the start of a file; `USED` says how much of the source was used.
 
     Returns:
-        How many bytes were written.
+        The number of bytes written.
     """
     phase, depth, in_string, escaped = state[PHASE], state[_DEPTH], state[_IN_STRING], state[_ESCAPED]
     indented, taken_out, owed = state[_INDENTED], state[_TAKEN_OUT], state[_OWED]

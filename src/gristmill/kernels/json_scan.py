@@ -171,7 +171,7 @@ def _scan(
                     known += 1
                     offsets[known] = used + length
                     seen[number] = 0
-                # A name that was written with escapes may hold what ends a string.
+                # A name written with escapes may contain a quote.
                 if position < len(predicted):
                     predicted[position] = -1 if quote & 1 != 0 else number
             if seen[number] == 0:
@@ -209,9 +209,9 @@ def _scan(
 def scan_records(
     base: int, size: int, starts: Integers, ends: Integers, names: list[bytes]
 ) -> tuple[Integers, Integers, Bytes, Bytes, list[bytes]]:
-    """Validate every record and write down where the values of the wanted names lie.
+    """Validate every record and find the values of the wanted names.
 
-    Spans are trimmed of white space in place. Where a record has a name twice, the last value counts.
+    Spans are trimmed of white space in place. If a record has a name twice, the last value counts.
 
     Args:
         base: Address of the buffer.
@@ -223,7 +223,7 @@ def scan_records(
     Returns:
         Starts, ends and kinds of the values, per name and record; the status of each record; and all names in good
         records in the order in which they were first seen. A record that does not start with a brace is `NOT_AN_OBJECT`
-        without being looked at any further.
+        and not examined further.
     """
     shape = (len(names), len(starts))
     value_starts, value_ends = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -258,13 +258,13 @@ def scan_records(
 
 @kernel
 def find_newlines(base: int, begin: int, end: int, out: Integers) -> int:
-    """Write down where newlines lie from `begin` to `end`; gives how many.
+    """Find the newlines from `begin` to `end`; returns their number.
 
     Args:
         base: Address of the buffer.
         begin: Where to begin in it.
         end: Where to end.
-        out: Where their positions go; where it may be too small, see that it has as many places as there are bytes.
+        out: Receives their positions; needs one place per byte in the worst case.
     """
     found = 0
     i = begin
@@ -287,7 +287,7 @@ def find_newlines(base: int, begin: int, end: int, out: Integers) -> int:
 def decode_strings(
     base: int, size: int, starts: Integers, ends: Integers, kinds: Bytes, out: Bytes, offsets: Integers
 ) -> int:
-    """Decode the JSON strings at the spans one after the other; whatever is no string becomes empty.
+    """Decode the JSON strings at the spans one after the other; anything else becomes empty.
 
     Args:
         base: Address of the buffer.
@@ -354,7 +354,7 @@ def drop_members(
         i = skip_space(base, starts[record] + 1, end)
         store_byte(target, 123)
         target += 1
-        # What lies between two members goes with the second of them, unless nothing was kept before it.
+        # The separator between two members is removed with the second one, unless nothing was kept before it.
         gap = starts[record] + 1
         kept = False
         while load_byte(base + i) == 34:
@@ -383,6 +383,6 @@ def drop_members(
                 i = skip_space(base, i + 1, end)
         copy_bytes(target, base + gap, end - gap)
         target += end - gap
-        scratch[0] = 0  # Keeps the array alive, of which only the address was used.
+        scratch[0] = 0  # Keeps the array alive: only its address was used.
         out_offsets[record + 1] = target - first
     return target - first

@@ -1,7 +1,7 @@
-"""One JSON value over raw bytes: where it ends and what it is, exactly as RFC 8259 has it; and strings without escapes.
+"""One JSON value over raw bytes: where it ends and what it is, exactly as in RFC 8259; and strings without escapes.
 
 Addresses are those of a buffer that outlives the call. A result below zero is an error: `BAD_VALUE` and its neighbours.
-Nesting uses an explicit stack, so that no input can exhaust the machine's.
+Nesting uses an explicit stack, so that no input can overflow the machine's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BAD_VALUE = -MALFORMED
 BAD_RECORD = -NOT_AN_OBJECT
 BAD_DEPTH = -TOO_DEEP
 KIND_BITS = 4
-# What the letter after a backslash stands for; 0 where it is no escape of one letter.
+# What the letter after a backslash stands for; 0 if it is not a one-letter escape.
 _ESCAPES = np.zeros(256, np.uint8)
 _ESCAPES[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 # Where a container is being read; a closing bracket may come in the first two places.
@@ -272,7 +272,7 @@ def unescape(base: int, i: int, end: int, size: int, target: int) -> int:
     """
     while i < end:
         if i + 2 * BLOCK + 2 <= size:
-            # Each escape moves the rest of the block one byte back: it is written again, a byte earlier.
+            # Each escape shifts the rest of the block back by one byte: it is written again, a byte earlier.
             mask = copy_block(target, base + i)
             stop = min(BLOCK, end - i)
             done = 0

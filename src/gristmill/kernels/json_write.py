@@ -1,7 +1,7 @@
 """Bytes of JSON from pieces: gather spans, quote strings, put objects together, replace values in place.
 
 Pieces are given by their addresses and lengths, so that raw values of a buffer and newly written texts can be mixed;
-the caller keeps what they point to alive. A length of -1 says that there is no piece.
+the caller keeps what they point to alive. A length of -1 means that there is no piece.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _write_null(target: int) -> int:
 def gather(base: int, starts: Integers, ends: Integers, separator: int, out: Bytes) -> int:
     """Copy the spans one after the other, each followed by the byte `separator` unless that is -1.
 
-    Neighbours that already lie one separator apart are copied together.
+    Neighbours that are already one separator apart are copied together.
 
     Returns:
         How many bytes of `out` are used.

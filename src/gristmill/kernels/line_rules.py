@@ -1,4 +1,4 @@
-"""What is wrong with the lines of a text: rules that each look at one line, as a code per line."""
+"""Checks the lines of a text with rules that each examine one line; returns a code per line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PhraseTable(NamedTuple):
     """Phrases, found by their first two bytes; make one with `phrase_table`.
 
     Attributes:
-        heads: By the first two bytes of a phrase its number; -1 where none begins so.
+        heads: The number of a phrase by its first two bytes; -1 if no phrase begins with them.
         following: By number the next phrase that begins with the same two bytes, or -1.
         text: All phrases.
         offsets: Where each begins in `text`, and the end.
@@ -74,7 +74,7 @@ def _has_phrase(data, begin, end, heads, following, text, offsets):
 
 @leaf
 def _is_separator(point):
-    """Characters that stand between the entries of a menu: | » › • · → and >."""
+    """Characters that separate the entries of a menu: | » › • · → and >."""
     return (
         point == 124
         or point == 0xBB

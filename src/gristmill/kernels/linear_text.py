@@ -17,9 +17,9 @@ _SHIFT = np.uint64(29)
 
 @inlined
 def feature_buckets(data: Any, start: int, end: int, bits: int, out: Any) -> int:
-    """Write the bucket of every word and of every pair of neighbours into `out`; their number is returned.
+    """Write the bucket of every word and of every pair of neighbours into `out`; returns their number.
 
-    A word is a run of ASCII letters and digits and of bytes beyond ASCII; ASCII letters count as small ones.
+    A word is a run of ASCII letters and digits and of bytes beyond ASCII; ASCII letters are lower-cased.
     """
     mask = np.uint64((1 << bits) - 1)
     count = 0

@@ -1,4 +1,4 @@
-"""Hashes by which texts count as the same where only case, spacing or ASCII punctuation differ."""
+"""Hashes that are equal for texts that differ only in case, spacing or ASCII punctuation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HALF = np.uint64(32)
 
 
 def _tables() -> npt.NDArray[np.uint64]:
-    """By byte, what it counts as, and the factor that follows; a byte that does not count leaves a hash as it is."""
+    """For each byte, its normalised value and the following factor; an ignored byte leaves a hash unchanged."""
     values = np.zeros((256, 2), np.uint64)
     values[:, 1] = 1
     for byte in [*string.ascii_letters.encode(), *string.digits.encode(), *range(0x80, 0x100)]:

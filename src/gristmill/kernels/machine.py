@@ -1,9 +1,9 @@
 """Machine operations that numba does not offer: unaligned loads, bit counts, copies and comparisons of many bytes.
 
-Addresses are integers, so that kernels need one specialisation whether the bytes lie in a read-only Arrow buffer or in
-a NumPy array. What is loaded from an address is a signed 64-bit integer, because numba makes floats of mixed signed and
-unsigned numbers. The caller keeps the memory alive and makes sure that `WIDTH` bytes may be read (or written) where a
-primitive says so. LLVM lowers the vectors to whatever the processor has.
+Addresses are integers, so that kernels need one specialisation whether the bytes are in a read-only Arrow buffer or in
+a NumPy array. Loaded values are signed 64-bit integers, because numba converts mixed signed and unsigned numbers to
+floats. The caller keeps the memory alive and makes sure that `WIDTH` bytes may be read (or written) where a primitive
+says so. LLVM lowers the vectors to the instructions of the CPU.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def load_word(typing: Any, address: Any) -> Any:
 
 @intrinsic
 def load8(typing: Any, data: Any, index: Any) -> Any:
-    """The eight bytes from `data[index]` on as one little-endian number; the caller keeps inside the array."""
+    """The eight bytes from `data[index]` on as one little-endian number; the caller stays inside the array."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, args[0])
@@ -140,7 +140,7 @@ def special_mask(typing: Any, address: Any) -> Any:
 
 @intrinsic
 def copy_special(typing: Any, target: Any, source: Any) -> Any:
-    """Copy `WIDTH` bytes and tell, as `special_mask` does, which of them are not plain text."""
+    """Copy `WIDTH` bytes and return a mask of those that are not plain text, like `special_mask`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         block = _load(builder, args[1], _VECTOR)
@@ -152,7 +152,7 @@ def copy_special(typing: Any, target: Any, source: Any) -> Any:
 
 @intrinsic
 def trailing_zeros(typing: Any, value: Any) -> Any:
-    """How many zero bits lie below the lowest set bit (64 for zero)."""
+    """The number of trailing zero bits (64 for zero)."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
@@ -162,7 +162,7 @@ def trailing_zeros(typing: Any, value: Any) -> Any:
 
 @intrinsic
 def leading_zeros(typing: Any, value: Any) -> Any:
-    """How many zero bits lie above the highest set bit (64 for zero)."""
+    """The number of leading zero bits (64 for zero)."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
@@ -172,7 +172,7 @@ def leading_zeros(typing: Any, value: Any) -> Any:
 
 @intrinsic
 def reversed_bits(typing: Any, value: Any) -> Any:
-    """The number with its first bit as the last one."""
+    """The number with its bits reversed."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitreverse(args[0])
@@ -182,7 +182,7 @@ def reversed_bits(typing: Any, value: Any) -> Any:
 
 @intrinsic
 def bit_count(typing: Any, value: Any) -> Any:
-    """How many bits of the number are set."""
+    """The number of set bits."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctpop(args[0])
@@ -227,8 +227,8 @@ def pair_mask(typing: Any, address: Any, distance: Any, one: Any, other: Any, fo
 def utf8_error_mask(typing: Any, address: Any) -> Any:
     """One bit per byte from `address` on that cannot follow the three bytes before it in UTF-8 (those are read too).
 
-    A byte continues a character exactly when one of the three before it asks for that; the rest are the byte values
-    and the pairs of RFC 3629 that never occur (overlong forms, surrogates, beyond U+10FFFF).
+    A byte must continue a character exactly if one of the three before it requires that; the other errors are byte
+    values and pairs that RFC 3629 forbids (overlong forms, surrogates, beyond U+10FFFF).
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -266,9 +266,9 @@ def _holds(builder: Any, operator: str, block: Any, value: int) -> Any:
 def string_masks(typing: Any, address: Any, carried: Any) -> Any:
     """What the `BLOCK` bytes from `address` on are in the text of a JSON string: four masks of a bit per byte, a flag.
 
-    The masks: quotes that no backslash escapes; what cannot be there (controls, and letters that are no escape); the
-    `u` of escapes; backslashes. The flag is 1 where the last byte escapes the first of the next block, which is what
-    `carried` says of this one.
+    The masks: quotes that no backslash escapes; what is invalid (controls, and letters that are not an escape); the
+    `u` of escapes; backslashes. The flag is 1 if the last byte escapes the first of the next block; `carried` is the
+    same flag for this block.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -283,8 +283,8 @@ def string_masks(typing: Any, address: Any, carried: Any) -> Any:
 
         quotes, backslashes, letters_u = equal(0x22), equal(0x5C), equal(0x75)
         controls = _holds(builder, "<", block, 0x20)
-        # Runs of backslashes that begin at an odd place are added to the mask, which carries beyond their ends: so the
-        # parity of a run's length is told for all of them at once.
+        # Runs of backslashes that begin at an odd place are added to the mask, which carries beyond their ends: this
+        # computes the parity of the length of all runs at once.
         open_ones = builder.and_(backslashes, builder.not_(args[1]))
         follows = builder.or_(builder.shl(open_ones, number(1)), args[1])
         odd = number(0xAAAAAAAAAAAAAAAA)
@@ -304,7 +304,7 @@ def string_masks(typing: Any, address: Any, carried: Any) -> Any:
 
 @intrinsic
 def copy_block(typing: Any, target: Any, source: Any) -> Any:
-    """Copy `BLOCK` bytes and tell, one bit per byte, which of them are backslashes."""
+    """Copy `BLOCK` bytes and return a mask of those that are backslashes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         block = _load(builder, args[1], _LONG_VECTOR)

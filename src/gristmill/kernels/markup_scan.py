@@ -1,4 +1,4 @@
-"""One pass over the bytes of a web page before it is parsed: how many tags, how deeply nested, and what is in it."""
+"""One pass over the bytes of a web page before it is parsed: number of tags, nesting depth, some contents."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NEVER_OPEN = (
     "p", "li", "dt", "dd", "option", "optgroup", "tr", "td", "th", "thead", "tbody", "tfoot", "colgroup", "caption",
     "rp", "rt", "html", "head", "body",
 )  # fmt: skip
-"""Elements without content, and those that the next one of their kind ends."""
+"""Void elements, and those that are closed by the next one of their kind."""
 _SLOTS = 4096
 _MOST_NAMES = 2048
 _NO_TAG, _UNKNOWN = np.int64(-1), np.int64(-2)
 _STEP = 61
-"""Of 64 bytes, words of four letters can begin at so many."""
+"""Number of positions in 64 bytes at which a four-letter word can begin."""
 _LETTERS = byte_masks(b"<", b">", b"m", b"a", b"t", b"h", b"e", b"x", b'"')
 
 
@@ -32,10 +32,10 @@ class MarkupScan(NamedTuple):
     """What the bytes of a page show.
 
     Attributes:
-        tags: How many `<` there are.
-        depth: How many elements are open at once, at most.
+        tags: Number of `<`.
+        depth: Maximum number of open elements.
         may_have_formulas: It contains `<math`, `-math`, `math/`, `"tex"` or `atex"`.
-        has_cells: It has an end tag of a table's cell.
+        has_cells: It has an end tag of a table cell.
     """
 
     tags: int
@@ -47,8 +47,8 @@ class MarkupScan(NamedTuple):
 def scan_markup(page: bytes) -> MarkupScan:
     """Scan a page in an encoding that contains ASCII.
 
-    An end tag closes the last open element of its name, and is ignored where there is none, as parsers do it. Names
-    beyond the first 2,048 different ones count as never closed.
+    An end tag closes the last open element of its name, and is ignored if there is none, as in parsers. Names beyond
+    the first 2,048 distinct ones count as never closed.
 
     Example:
         >>> scan_markup(b"<table><tr><td><b>1</b></td></tr></table>")
@@ -64,7 +64,7 @@ def _scan(data, known, cell):
     counts = np.zeros(_SLOTS, np.int64)
     end = len(data)
     tags = depth = deepest = names = formulas = cells = 0
-    slot = _NO_TAG  # of the tag that has begun and not ended
+    slot = _NO_TAG  # of the tag that is still open
     closes = False
     at = 0
     while at < end:

@@ -1,9 +1,9 @@
-"""Repeated word n-grams of each document: the most frequent one, and the text that earlier n-grams already gave.
+"""Repeated word n-grams of each document: the most frequent one, and the text covered by repeated ones.
 
-Only what is repeated can be part of something longer that is repeated. A table with a byte per place tells which pairs
-of words may be: in ordinary text about a third. Those get numbers, equal pairs the same one, by comparing their words.
-A longer n-gram is the pair of the two (n-1)-grams it consists of, so equality is exact at every length, and each length
-looks at the survivors of the length before, which become few very soon.
+Only repeated n-grams can be part of longer repeated ones. A table with a byte per slot shows which pairs of words may
+repeat: in ordinary text about a third. These are numbered, with the same number for equal pairs, by comparing their
+words. A longer n-gram is the pair of its two (n-1)-grams, so equality is exact at every length, and each length only
+examines the survivors of the previous one, which soon become few.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.kernels.text_words import split_words
 from gristmill.kernels.utf8 import ONE, ZERO, count_points, load_part, same_bytes
 
-# A document with fewer words than an n-gram has is marked by this number in every result.
+# Marks a document with fewer words than the n-gram in every result.
 TOO_SHORT = -1
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -35,7 +35,7 @@ _COMMON[0xC0:] = 30
 
 @routine
 def _odd_hash(data, begin, length):
-    """What `_word_hash` gives for an empty word, a long one, or one at an edge of the data."""
+    """The result of `_word_hash` for an empty word, a long one, or one at an edge of the data."""
     if length == 0:
         return ZERO
     if length < 8:
@@ -49,7 +49,7 @@ def _odd_hash(data, begin, length):
 
 @leaf
 def _word_hash(data, begin, length):
-    """A hash of a word, without a branch for nearly all: lengths come in no order that could be guessed."""
+    """A hash of a word, branch-free for nearly all words: lengths are unpredictable."""
     if np.uint64(length - 1) >= np.uint64(16) or begin + length < 8 or begin + 8 > len(data):
         return _odd_hash(data, begin, length)
     # Eight bytes that begin with the word, and eight that end with it, in both of which a short word is all that stays.
@@ -89,7 +89,7 @@ def _chars(data, starts, ends, first, last, ascii_only):
 
 @leaf
 def _table(slots, entries):
-    """Clear a table for so many entries; returns by how much a hash is shifted to be a place in it."""
+    """Clear a table for this many entries; returns the shift that turns a hash into a slot."""
     size = 16
     shift = 60
     while size < entries:
@@ -103,8 +103,8 @@ def _table(slots, entries):
 def _chain_units(data, starts, ends, words, unit, slots, links, places):
     """Chain the units (one or two words from each word on) whose hashes share a slot; returns how many follow another.
 
-    A link is one more than the place of the unit before in the chain, or 0, below half of the hash. Nearly no branches
-    here: which units follow another could not be guessed.
+    A link is one more than the place of the unit before in the chain, or 0, below half of the hash. Almost branch-free:
+    which units follow another is unpredictable.
     """
     shift, _ = _table(slots, 4 * words)
     before = ZERO
@@ -139,7 +139,7 @@ def _repeated_units(data, starts, ends, unit, links, origins, places, candidates
                 origins[place] = origins[seen]
                 places[found] = place
                 found += 1
-                # Only the latest of equal units stays in a chain, which is then as short as it can be.
+                # Only the latest of equal units stays in a chain, which keeps it short.
                 links[newer] = (links[newer] & ~_LOW) | (links[seen] & _LOW)
                 break
             newer = seen
@@ -197,7 +197,7 @@ def _duplicate_chars(n, data, starts, ends, ascii_only, places, found):
 
 @routine
 def _most_frequent(places, found, origins, counts):
-    """Where the most frequent n-gram first occurs, and how often it does; the earliest of those that tie."""
+    """The first occurrence of the most frequent n-gram, and its count; the earliest one among ties."""
     for at in range(found):
         counts[origins[places[at]]] = 1
     first = np.int64(0)
@@ -273,7 +273,7 @@ def _occurrences(data, begin, end, pattern, length):
 
 @routine
 def _rolling_occurrences(data, begin, end, pattern, length):
-    """The same, by a hash that moves along byte by byte."""
+    """The same, with a rolling hash."""
     if length > end - begin:
         return 0
     wanted = ZERO

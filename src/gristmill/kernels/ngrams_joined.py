@@ -1,6 +1,6 @@
-"""Repeated n-grams as tools for Gopher's repetition rules find them: by their words run together, skipping ahead.
+"""Repeated n-grams as tools for Gopher's repetition rules find them: by their concatenated words, skipping ahead.
 
-A repeated n-gram is counted whole, and the search goes on behind it; n-grams inside it are neither counted nor
+A repeated n-gram is counted as a whole, and the search continues after it; n-grams inside it are neither counted nor
 remembered. Two n-grams are equal when their letters are, wherever the words were cut.
 """
 
@@ -15,12 +15,13 @@ from gristmill.kernels.utf8 import ONE, ZERO, count_points, same_bytes
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(32)
-# Equal n-grams of at least so many bytes begin alike, so a beginning that occurs once rules its n-grams out. First all
-# words are tried with the shortest, then those that are left with longer ones.
+# Equal n-grams of at least this many bytes have the same beginning, so a beginning that occurs once rules out its
+# n-grams. All words are tried with the shortest first, the remaining ones with longer ones.
 _HEADS = (8, 12, 16)
 _LONGEST_HEAD = 32
 _PADDING = 40
-# The largest table of marks, which stays in the cache; a document too long for it has more candidates, no other result.
+# The largest table of marks, which stays in the cache; a document too long for it has more candidates, but the same
+# result.
 _MOST_MARKS = 1 << 20
 
 
@@ -55,7 +56,7 @@ def _join(data, starts, ends, first, words, joined, offsets):
         length = ends[first + word] - begin
         offsets[word] = at
         if length <= 8 and begin + 8 <= len(data):
-            # What is too much is written over by the next word.
+            # Excess bytes are overwritten by the next word.
             store_word(target + at, load8(data, begin))
         else:
             copy_bytes(target + at, source + begin, length)

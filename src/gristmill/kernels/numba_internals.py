@@ -1,4 +1,4 @@
-"""The private parts of numba that kernels rely on, each with its reason; no other file touches one.
+"""The private parts of numba that kernels rely on, each with its reason; no other file uses them.
 
 For numba 0.61 and later. `tests/unit/kernels/test_numba_internals.py` fails when one of them is gone, or when numba has
 learned to do without.
@@ -45,7 +45,8 @@ __all__ = [
 # callable, which it offers only together with its cache, whose files are pickles.
 
 engine_of = attrgetter("_codegen._engine")
-"""LLVM's engine behind a library of machine code. numba's own way to an address knows only what it can also inline."""
+"""LLVM's engine behind a library of machine code. numba's own address lookup only covers functions that it can also
+inline."""
 
 UNCOUNTED = {"_nrt": False}
 """Options for a helper that does not count references to its arrays.
@@ -59,26 +60,26 @@ makes compiling much slower and the result no faster."""
 
 
 def is_target_chosen() -> bool:
-    """Whether numba has already settled for which processor it compiles in this process."""
+    """Whether numba has already chosen the target CPU of this process."""
     return "_toplevel_target_context" in vars(cpu_target)
 
 
 def cache_folder(dispatcher: Any) -> str | None:
-    """The first folder of numba's own search that can be written to; None where there is none."""
+    """The first folder of numba's own search that can be written to; None if there is none."""
     return getattr(dispatcher._cache, "cache_path", None)
 
 
 def use_runtime() -> None:
     """Tell LLVM the addresses of numba's runtime, which allocates and counts references.
 
-    numba's own way compiles two functions besides, in every process; kernels on disk have them in themselves.
+    numba itself also compiles two functions in every process; cached kernels contain them.
     """
     for name, address in _nrt_python.c_helpers.items():
         llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 def use_store(dispatcher: Any, load: Callable[[Any, Any], Any]) -> None:
-    """Have a kernel's machine code given by `load`, which gets a signature and the context to make it in.
+    """Load a kernel's machine code with `load`, which receives a signature and the target context.
 
     Before numba looks into its own cache it imports everything it could ever compile, which takes longer than a small
     job, and it reads pickles there.
@@ -87,16 +88,16 @@ def use_store(dispatcher: Any, load: Callable[[Any, Any], Any]) -> None:
 
 
 def compile_now(dispatcher: Any, signature: Any, context: Any) -> Any:
-    """Compile a kernel for a signature; numba's public method would look for it in the cache once more."""
+    """Compile a kernel for a signature; numba's public method would look it up in the cache again."""
     rtsys.initialize(context)
     context.refresh()
     return dispatcher._compiler.compile(signature, None)
 
 
 def code_of(result: Any) -> tuple[dict[str, Any], bytes]:
-    """What has to be kept of a compiled kernel: names and constants, and its machine code.
+    """The parts of a compiled kernel to store: names, constants and machine code.
 
-    The constants are the types of the arrays that it returns. Of the helpers in it only those matter that have some.
+    The constants are the types of the arrays that it returns. Only helpers that have constants matter.
 
     Raises:
         TypeError: It has constants of another kind, which cannot be kept.
@@ -106,7 +107,7 @@ def code_of(result: Any) -> tuple[dict[str, Any], bytes]:
     for one in result._find_referenced_environments():
         if one.consts or one.env_name == own:
             if not all(isinstance(value, np.dtype) for value in one.consts):
-                raise TypeError(f"{result.fndesc.qualname} has constants that are no types: {one.consts}")
+                raise TypeError(f"{result.fndesc.qualname} has constants that are not types: {one.consts}")
             constants[one.env_name] = [one.globals["__name__"], *(value.str for value in one.consts)]
     wrapper = result.fndesc.llvm_cpython_wrapper_name
     return {"library": name, "wrapper": wrapper, "environment": own, "constants": constants}, code

@@ -31,8 +31,8 @@ def best_fit(lengths: Integers, order: Integers, capacity: int) -> tuple[Integer
         leaves *= 2
     # How many open sequences have a free space in the range of each node; leaf `leaves + f` stands for f tokens.
     tree = np.zeros(2 * leaves, np.int64)
-    last = np.full(capacity + 1, -1, np.int64)  # by free space: the sequence that came to it last
-    below = np.full(count, -1, np.int64)  # by sequence: the one that came to the same free space before it
+    last = np.full(capacity + 1, -1, np.int64)  # by free space: the last sequence that reached it
+    below = np.full(count, -1, np.int64)  # by sequence: the previous one with the same free space
     sequences = np.empty(count, np.int64)
     offsets = np.empty(count, np.int64)
     opened = 0

@@ -16,7 +16,7 @@ _LINE_END = np.uint8(0x0A)
 
 @leaf
 def _back(data, at, floor, characters):
-    """The place so many characters before `at`, no further than `floor`."""
+    """The position this many characters before `at`, at least `floor`."""
     while characters > 0 and at > floor:
         at -= 1
         while at > floor and data[at] & _KIND == _CONTINUES:
@@ -27,7 +27,7 @@ def _back(data, at, floor, characters):
 
 @leaf
 def _onward(data, at, end, characters):
-    """The place so many characters after `at`, no further than `end`."""
+    """The position this many characters after `at`, at most `end`."""
     while characters > 0 and at < end:
         at += 1
         while at < end and data[at] & _KIND == _CONTINUES:
@@ -61,11 +61,11 @@ def cut_passages(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The texts without passages, and into how many pieces each was split.
 
-    The passages of text `t` are `bounds[t]` to `bounds[t + 1]`, sorted, as bytes from and to within the text. Each goes
-    with `window` characters on either side. A piece between them that has fewer than `min_piece` characters goes too;
-    the others are joined by an empty line. A text without passages stays as it is.
+    The passages of text `t` are `bounds[t]` to `bounds[t + 1]`, sorted, as bytes from and to within the text. Each is
+    removed with `window` characters on either side. Pieces between them of fewer than `min_piece` characters are
+    removed too; the others are joined by an empty line. A text without passages is unchanged.
 
-    Returns the new bytes, where each text begins, and the number of pieces before short ones were left out.
+    Returns the new bytes, where each text begins, and the number of pieces before short ones were removed.
     """
     rows = len(offsets) - 1
     result = np.empty(offsets[rows] - offsets[0] + 2 * len(firsts) + 1, np.uint8)

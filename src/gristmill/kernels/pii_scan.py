@@ -1,4 +1,4 @@
-"""Where personal data could be: the few places of a column that are worth a closer look, found in one pass.
+"""Finds candidates for personal data in a column, the few places worth a closer look, in one pass.
 
 Ordinary text costs one table lookup per byte. Every candidate is bounded or advances the pass, so that hostile text
 stays linear.
@@ -104,7 +104,7 @@ def find_candidates(
 ) -> int:
     """Fill `kinds`, `starts` and `ends` with the candidates in order; return how many there are.
 
-    When there are more than fit, the rest is only counted: call again with room for all.
+    If there are more than fit, the rest is only counted: call again with room for all.
     """
     room = len(kinds)
     found = 0

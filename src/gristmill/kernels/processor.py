@@ -1,6 +1,6 @@
-"""Which machine code kernels are compiled for: a level of processors, not the one processor at hand.
+"""Chooses the target of compiled kernels: a microarchitecture level, not this specific CPU.
 
-What was compiled on one machine then runs on all of that level, gives the same bits there, and can be shipped.
+Code compiled on one machine then runs on all machines of that level, produces the same bits there, and can be shipped.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LEVELS: dict[str, dict[str, set[str]]] = {
     "x86_64": {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2},
     "aarch64": {"generic": set()},
 }
-"""The levels of an architecture, the highest first, each with what a processor must be able to do."""
+"""The levels of an architecture, the highest first, each with the CPU features it requires."""
 
 
 def level_of(architecture: str, features: Mapping[str, bool]) -> str | None:
-    """The highest level that a processor reaches; None for one that is older than all, or of another kind.
+    """The highest level that a CPU supports; None if it is older than all levels or of another architecture.
 
     Example:
         >>> level_of("x86_64", dict.fromkeys(LEVELS["x86_64"]["x86-64-v3"], True))
@@ -36,11 +36,11 @@ def level_of(architecture: str, features: Mapping[str, bool]) -> str | None:
 
 
 def choose_level() -> tuple[str, ...] | None:
-    """Have numba compile for the level of this processor; returns what code that comes compiled must be made for.
+    """Make numba compile for the level of this CPU; returns the target that precompiled code must have.
 
-    `NUMBA_CPU_NAME` is the user's own choice and stays; a level there means its own features and no others. Where a
-    function was compiled before the first kernel is imported, numba has begun to compile for the processor at hand and
-    goes on; what comes compiled is used even so.
+    `NUMBA_CPU_NAME` is the user's own choice and stays; a level there means its own features and no others. If a
+    function was compiled before the first kernel is imported, numba continues to compile for this specific CPU;
+    precompiled code is used nevertheless.
     """
     triple = llvm.get_process_triple()
     architecture = triple.partition("-")[0]

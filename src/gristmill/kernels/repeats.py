@@ -1,4 +1,4 @@
-"""Which hashes repeat: within a batch, within a range of sorted rows, and those of a batch looked up in a list."""
+"""Finds repeated hashes within a batch or a range of sorted rows, and looks up those of a batch in a list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Hashes = npt.NDArray[np.uint64]
 
 _SPREAD = np.uint64(0x9E3779B185EBCA87)
 NOWHERE = np.uint64(0xFFFFFFFFFFFFFFFF)
-"""The key of no document: where nothing is kept."""
+"""A key that no document has: nothing is kept."""
 
 
 @leaf
@@ -26,7 +26,7 @@ def first_and_counts(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The places of hashes that did not occur before in their scope, in order, and how often each occurs.
 
-    `scopes` is ascending; equal hashes of different scopes are told apart. Linear, also where all hashes are equal.
+    `scopes` is ascending; equal hashes of different scopes are told apart. Linear, even if all hashes are equal.
     """
     count = len(first)
     size = 16
@@ -72,7 +72,7 @@ def repeated_rows(
         documents: The document of each row.
         places: Where in its document.
         counts: How many occurrences a row stands for; its document and place are those of the first of them.
-        max_count: The highest number of occurrences that is no repetition.
+        max_count: Maximum number of occurrences that does not count as a repetition.
     """
     rows = len(order)
     repeated = np.zeros(rows, np.bool_)

@@ -1,9 +1,9 @@
 r"""Hashed shingles of texts: every run of `size` consecutive words (or characters), lower-cased, as a 64-bit number.
 
-A word is what the regular expression `\w+` finds, without leading underscores. In scripts that are written without
-spaces between words each character counts as a word. A document of fewer words than a shingle has one shingle, all of
-its words. One that consists of symbols (words make up less than a ninth of it, white space aside) has one, its whole
-text: the few words of unrelated symbol soups agree too easily. An empty one or one of white space has none.
+A word is what the regular expression `\w+` finds, without leading underscores. In scripts without spaces between words,
+each character counts as a word. A document of fewer words than a shingle has one shingle, all of its words. One that
+consists of symbols (words make up less than a ninth of it, white space aside) has one, its whole
+text: the few words of unrelated symbol-heavy texts match too easily. An empty or blank document has none.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ _UNSPACED = (
 _HIGHEST_CASED = 0x1E944
 
 BLOCK = 2048
-"""How many shingles are made at a time."""
+"""Number of shingles computed at a time."""
 
 _ROLL_BASE = np.uint64(0xD6E8FEB86659FD93)
 _SEQUENCE_FACTOR = np.uint64(0xFF51AFD7ED558CCD)
 _FEW = 8
-"""A document with more than so many times as many bytes of symbols as of words consists of symbols."""
+"""A document consists of symbols if they take more than this many times the bytes of its words."""
 
 
 @lru_cache(maxsize=1)
@@ -231,7 +231,7 @@ def shingle_lists(
 
 @routine
 def sort_distinct(values, spare, counts):
-    """Sort hashes in place and leave out those that occur again; gives how many are left.
+    """Sort hashes in place and remove duplicates; returns the number left.
 
     Hashes are spread evenly, so each finds its place by its highest bits, up to a few neighbours. `spare` and `counts`
     have as many places, and `counts` is 0 before and after.

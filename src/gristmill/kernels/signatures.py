@@ -1,6 +1,6 @@
-"""Types of arguments as text that people and all versions of numba read alike: `int64`, `uint8[1]`, `float32[2]!`.
+"""Types of arguments as text that people and all versions of numba can read: `int64`, `uint8[1]`, `float32[2]!`.
 
-The number in brackets is that of dimensions; an exclamation mark says that the array is not written to.
+The number in brackets is that of dimensions; an exclamation mark means that the array is read-only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SCALARS = {str(one).replace("boolean", "bool"): one for one in (*types.number_d
 
 
 def described(signature: Iterable[Any]) -> str | None:
-    """A signature as text, None if it holds something else than numbers and contiguous arrays.
+    """A signature as text, None if it contains anything other than numbers and contiguous arrays.
 
     Example:
         >>> described([types.int64, types.Array(types.uint8, 1, "C", readonly=True)])
@@ -33,10 +33,10 @@ def described(signature: Iterable[Any]) -> str | None:
 
 
 def parsed(text: str) -> tuple[Any, ...]:
-    """The signature that `described` made a text of.
+    """The signature in a text written by `described`.
 
     Raises:
-        ValueError: It did not.
+        ValueError: It is not such a text.
 
     Example:
         >>> described(parsed("bool float32[2]!"))

@@ -1,9 +1,9 @@
-"""Machine code of kernels on disk: what a wheel brought, and what was compiled on this machine.
+"""Machine code of kernels on disk: shipped in a wheel, or compiled on this machine.
 
-A file holds one kernel for one signature and one level of processors: the digest of what follows, a line of JSON, and
-the code as LLVM made it. Nothing is run before digest and key are found right, and nothing is unpickled. What a wheel
-brings lies in `compiled/` of this package. What is compiled here goes to the folder that numba would use: beside the
-source file or, where that is read-only, the user's cache folder; nobody else can write there.
+A file holds one kernel for one signature and one level of processors: the digest of the rest, a line of JSON, and the
+code from LLVM. Nothing is run before digest and key are verified, and nothing is unpickled. Code from a wheel is in
+`compiled/` of this package. Code compiled here goes to the folder that numba would use: beside the source file or, if
+that is read-only, the user's cache folder; no other user can write there.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ VERSIONS = (
     f"cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}",
     *(f"{name}={os.environ[name]}" for name in _OPTIONS if name in os.environ),
 )
-"""What code must be made with to be used here, besides its sources and the level."""
+"""Versions that cached code must match, in addition to its sources and the CPU level."""
 LEVEL = choose_level()
 use_runtime()
 
 waiting = fcntl.LOCK_EX
-"""How a process takes the lock of a kernel that it wants to compile; with `LOCK_NB` it raises where it would wait."""
+"""Locks a kernel for compilation; with `LOCK_NB` it raises instead of waiting."""
 
 # numba keeps a second form of every function, for others to inline. No kernel calls another, and reading that form
-# would take most of the time of loading: an empty one stands for it.
+# would take most of the loading time, so it is replaced by an empty one.
 _NOTHING_TO_INLINE = llvm.parse_assembly("").as_bitcode()
 _PLACES = [(SHIPPED, LEVEL)] if LEVEL is not None and os.path.isdir(SHIPPED) else []
 
@@ -66,14 +66,14 @@ class CodeStore:
     __slots__ = ("dispatcher", "folder", "name", "on_miss", "sources")
 
     def __init__(self, dispatcher: Any, sources: str, on_miss: Callable[[str], None]) -> None:
-        """The files of `dispatcher`, made from sources with that digest; `on_miss` is told before it is compiled."""
+        """The files of `dispatcher`, made from sources with that digest; `on_miss` is called before it is compiled."""
         plain = dispatcher.py_func
         self.dispatcher, self.sources, self.on_miss = dispatcher, sources, on_miss
         self.name = f"{plain.__module__.rpartition('.')[2]}.{plain.__qualname__}"
-        self.folder = cache_folder(dispatcher) or os.devnull  # in which there is nothing and never will be
+        self.folder = cache_folder(dispatcher) or os.devnull  # always empty
 
     def load(self, signature: Any, context: Any, *, may_compile: bool = True) -> Any:
-        """The kernel for a signature, from the first place that has it, else compiled; None if it may not be."""
+        """The kernel for a signature, from the first place that has it or compiled; None if that is not allowed."""
         for folder, target in (*_PLACES, (self.folder, context.codegen().magic_tuple())):
             key = [self.name, str(signature), self.sources, *VERSIONS, *target]
             file = f"{self.name}-{hashlib.sha256(repr((key[1], key[3:])).encode()).hexdigest()[:16]}{SUFFIX}"
@@ -100,7 +100,7 @@ class CodeStore:
         entry = make_function(sys.modules[plain.__module__], plain.__name__, "", address, own, (library,))
         return compile_result(
             entry_point=entry,
-            fndesc=SimpleNamespace(argtypes=signature),  # as much as calls from Python need
+            fndesc=SimpleNamespace(argtypes=signature),  # sufficient for calls from Python
             library=library,
             objectmode=False,
             signature=typed_signature(None, *signature),
@@ -108,7 +108,7 @@ class CodeStore:
         )
 
     def _compile(self, signature: Any, context: Any, file: str, key: list[str]) -> Any:
-        """Compile the kernel, unless another process does so at the moment: then wait for it."""
+        """Compile the kernel; if another process is compiling it, wait instead."""
         self.on_miss(self.dispatcher.py_func.__name__)
         with self._lock(file):
             found = self.load(signature, context, may_compile=False)
@@ -118,11 +118,11 @@ class CodeStore:
         return found
 
     def signatures(self) -> list[str]:
-        """What there is code for, as text; of all that can be written as text."""
+        """The signatures that have code, as text, if they can be written as text."""
         return [header["signature"] for header in self.files().values() if header["signature"] is not None]
 
     def files(self) -> dict[str, dict[str, Any]]:
-        """The paths of what can be loaded, each with what is written at its head."""
+        """The paths of loadable files, each with its header."""
         found = {}
         for folder, target in (*_PLACES, (self.folder, self.dispatcher.targetctx.codegen().magic_tuple())):
             with contextlib.suppress(OSError):
@@ -137,10 +137,10 @@ class CodeStore:
 
     @contextlib.contextmanager
     def _lock(self, file: str) -> Iterator[None]:
-        """Have only one process compile this; where nothing can be locked, each compiles for itself.
+        """Let only one process compile this; if locking is impossible, each compiles for itself.
 
         Raises:
-            BlockingIOError: Another process is at it, and `waiting` says not to wait.
+            BlockingIOError: Another process is compiling it, and `waiting` is off.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -166,7 +166,7 @@ class CodeStore:
 
 
 def _header(path: str) -> dict[str, Any]:
-    """What is written at the head of a file; nothing if it is damaged."""
+    """The header of a file; empty if it is damaged."""
     try:
         with open(path, "rb") as opened:
             opened.readline()

@@ -66,7 +66,7 @@ def _url_at(data, colon, floor, end):
 
 @routine
 def _count_urls(data, at, colons, free, end, out):
-    """Count the characters in URLs and whether a URL names adult content; returns where the next may begin.
+    """Count the characters in URLs and check for adult terms; returns where the next URL may begin.
 
     Args:
         data: The bytes of the column.
@@ -94,7 +94,7 @@ def _count_urls(data, at, colons, free, end, out):
 
 @routine
 def _count_wide(data, at, leads, pages, flags, out):
-    """What the characters beyond ASCII of a block add: the angle brackets and the alphabetic ones."""
+    """Count the characters beyond ASCII of a block: angle brackets and alphabetic ones."""
     while leads:
         point, _ = decode(data, at + trailing_zeros(leads))
         leads &= leads - ONE

@@ -1,4 +1,4 @@
-"""The line-level cleaning of C4: each document comes out with the lines that pass, or is dropped whole."""
+"""The line-level cleaning of C4: each document keeps the lines that pass, or is dropped as a whole."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gristmill.kernels.utf8 import (
     strip_right,
 )
 
-# What became of a document.
+# The outcome for a document.
 KEPT = 0
 PLACEHOLDER_TEXT = 1
 CURLY_BRACKET = 2
@@ -64,8 +64,8 @@ class Cleaned(NamedTuple):
     Attributes:
         data: The bytes of all texts; those of dropped documents are empty.
         offsets: Where each text begins in `data`, and the end.
-        outcome: What became of each document.
-        sentences: How many sentences each text has, counted line by line until there are enough.
+        outcome: The outcome for each document.
+        sentences: Number of sentences of each text, counted line by line until there are enough.
         lines: Per document, the counts of lines.
     """
 
@@ -121,7 +121,7 @@ def _has_longer_word(data, begin, end, most):
 
 @routine
 def _has_words(data, begin, end, least):
-    """Whether a line has at least so many words."""
+    """Whether a line has at least this many words."""
     words = 0
     inside = False
     at = begin
@@ -149,7 +149,7 @@ def _starts_with(data, at, end, text):
 
 @routine
 def _citation_end(data, at, end, pages, flags):
-    """Where the citation that begins at a square bracket ends; 0 when it is none."""
+    """Where the citation that begins at a square bracket ends; 0 if it is not a citation."""
     stop = at + 1
     while stop < end:
         if data[stop] == 93:
@@ -311,7 +311,7 @@ def _clean(
         if result != KEPT:
             size = base
         else:
-            # The newline after the last line and white space at the ends go; what is left moves to the front.
+            # Remove the newline after the last line and white space at the ends; move the rest to the front.
             left = strip_left(made, base, size)
             right = strip_right(made, left, size)
             if left > base:
@@ -347,7 +347,7 @@ def clean_lines(
     phrases = compile_phrases(policy_phrases, ("lorem ipsum",), ("javascript",))
     pages, flags = class_tables()
     rows = len(column)
-    # A line gets a newline behind it, which at most doubles what was there.
+    # Each line is followed by a newline, which at most doubles the size.
     out = np.empty(int(column.lengths[alive].sum()) + int(alive.sum()) + 1, dtype=np.uint8)
     longest = int(column.lengths[alive].max(initial=0))
     scratch = np.empty(longest, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""A column of texts as the three arrays that kernels read: bytes, offsets, and which rows are there."""
+"""A column of texts as the three arrays that kernels read: bytes, offsets, and which rows are valid."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextCo
     """The arrays behind a string column of any Arrow layout, copying only what cannot be read in place.
 
     Args:
-        column: Strings with or without nulls; a list of texts is taken too. A column of type null is all missing.
+        column: Strings with or without nulls; a list of texts is accepted too. A column of type null is all missing.
 
     Raises:
         UsageError: The column does not hold text.
@@ -95,7 +95,7 @@ def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextCo
 
 
 def _from_texts(texts: list[str | None]) -> TextColumn:
-    # Not by way of pyarrow, whose conversion of lists imports pandas where that is installed.
+    # Not with pyarrow, whose conversion of lists imports pandas if it is installed.
     encoded = [b"" if text is None else text.encode("utf-8", "replace") for text in texts]
     offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
     np.cumsum([len(text) for text in encoded], out=offsets[1:])
@@ -109,7 +109,7 @@ def _as_large_string(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunke
     textual = pa.types.is_string(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind)
     if not (textual or pa.types.is_string_view(kind)):
         raise UsageError(
-            f"A text column was asked for, but this one holds {kind}. Name the column with the text (text_field=...).",
+            f"Expected a text column, but this one holds {kind}. Name the column with the text (text_field=...).",
             found=str(kind),
         )
     return column.cast(pa.large_string())

@@ -1,4 +1,4 @@
-"""Takes passages out of a column of texts, and says where they were in characters."""
+"""Cuts passages from a column of texts, and converts their positions to characters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def _newlines(data, begin, end):
 
 @routine
 def _widened(data, begin, end, start, stop):
-    """The passage from `start` to `stop` with the white space that goes with it, within a text.
+    """The passage from `start` to `stop` with the white space to remove with it, within a text.
 
-    Of the white space on both sides, that with more newlines stays, so that lines and paragraphs stay apart.
+    Of the white space on both sides, the one with more newlines is kept, so that lines and paragraphs stay separate.
     """
     before = strip_right(data, begin, start)
     after = strip_left(data, stop, end)
@@ -46,7 +46,7 @@ def cut_spans(
         rows: The row of each passage, ascending.
         starts: Where each begins in `data`, ascending within a row; passages do not overlap.
         ends: Where each ends.
-        widen: Take the white space on one side of a passage with it, as between lines or words. Passages with only
+        widen: Also remove the white space on one side of a passage, as between lines or words. Passages with only
             white space between them count as one.
     """
     count = len(offsets) - 1

@@ -291,7 +291,7 @@ def strip_markdown(data: Bytes, offsets: Integers) -> tuple[npt.NDArray[np.uint8
 
 @leaf
 def _address_head(data: Bytes, at: int, end: int) -> int:
-    """The end of `http://`, `https://` or `www.` (in any case) at `at`; 0 when there is none."""
+    """The end of `http://`, `https://` or `www.` (in any case) at `at`; 0 if there is none."""
     low = data[at] | 0x20
     if low == 119:
         if at + 3 < end and data[at + 1] | 0x20 == 119 and data[at + 2] | 0x20 == 119 and data[at + 3] == 46:

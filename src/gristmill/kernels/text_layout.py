@@ -1,7 +1,7 @@
-"""Statistics of lines and paragraphs as the published rules of Gopher and FineWeb cut them.
+"""Statistics of lines and paragraphs as the published rules of Gopher and FineWeb define them.
 
-Lines here are what `str.splitlines` gives (Gopher's quality rules), what splitting at runs of newlines gives (its
-repetition rules), or the lines between newlines that are not blank (FineWeb).
+Lines here are those of `str.splitlines` (Gopher's quality rules), the pieces between runs of newlines (its repetition
+rules), or the lines between newlines that are not blank (FineWeb).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _count_finished(data, begin, end, short, pages, flags, counts):
     point, _ = decode(data, character_start(data, end - 1, begin))
     if flags_of(point, pages, flags) & TERMINAL:
         counts[FINISHED_LINES] += 1
-    # Characters are counted only where the bytes leave it open.
+    # Characters are counted only if the number of bytes does not decide.
     if end - begin <= short or (end - begin <= 4 * short and count_points(data, begin, end) <= short):
         counts[SHORT_LINES] += 1
 

@@ -1,6 +1,6 @@
 r"""Statistics of the lines and paragraphs of each document: how they begin and end, and how many are repeated.
 
-A line is what `text.split("\n")` gives and is not blank; a paragraph is what `text.split("\n\n")` gives.
+A line is a non-blank piece of `text.split("\n")`; a paragraph is a piece of `text.split("\n\n")`.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def unique_pieces(data, starts, lengths, hashes, count, slots, all_ascii):
         hashes[piece] = _sampled_hash(data, starts[piece], lengths[piece])
     distinct, total = _distinct(data, starts, lengths, hashes, count, slots, all_ascii, count)
     if distinct < 0:
-        # Too many pieces differ only where the samples do not look.
+        # Too many pieces differ only outside the sampled bytes.
         for piece in range(count):
             hashes[piece], _ = hash_and_count(data, starts[piece], starts[piece] + lengths[piece])
         distinct, total = _distinct(data, starts, lengths, hashes, count, slots, all_ascii, _ENDLESS)
@@ -132,7 +132,7 @@ def unique_pieces(data, starts, lengths, hashes, count, slots, all_ascii):
 
 @inlined
 def room_for_pieces(room):
-    """Scratch space for so many pieces: their beginnings, lengths and hashes, and the table that compares them."""
+    """Scratch space for this many pieces: their beginnings, lengths and hashes, and the table that compares them."""
     integers = np.empty(6 * room, dtype=np.int64)
     return integers[:room], integers[room : 2 * room], np.empty(room, dtype=np.uint64), integers[2 * room :]
 

@@ -1,7 +1,7 @@
-"""Fixed phrases, found whatever their case, and the paragraphs that hold one.
+"""Finds fixed phrases, ignoring case, and the paragraphs that contain one.
 
-Each phrase is looked for at three rare letters in it, which phrases share where they can: many bytes at once are
-compared with those letters, and with whole phrases only where they stand.
+Each phrase is located by three rare letters in it, which phrases share if possible: many bytes at once are compared
+with those letters, and whole phrases only where they match.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def phrase_counts(column: TextColumn, alive: Mask, phrases: Phrases) -> Integers
     kelvin = np.zeros(len(column), dtype=np.bool_)
     _phrases(column.data, column.offsets, alive, *phrases, out, kelvin)
     if kelvin.any():
-        # So rare that a copy costs nothing over a corpus.
+        # So rare that the copy is negligible over a corpus.
         folded = text_column([column.text(int(row)).replace("\u212a", "k") for row in np.flatnonzero(kelvin)])
         out[kelvin] = phrase_counts(folded, folded.valid, phrases)
     return out

@@ -1,4 +1,4 @@
-"""Which documents hold a given string (at a given place or anywhere), and which hold more than plain ASCII text."""
+"""Finds documents that contain a given string (at a given place or anywhere), or more than plain ASCII text."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _found(data, offsets, alive, needle, fallbacks, place, limit, out):
 def contains(
     column: TextColumn, alive: Mask, needle: str, *, place: int = ANYWHERE, first_chars: int | None = None
 ) -> Mask:
-    """Which documents hold `needle`, in whole or among their first characters; False for those not alive."""
+    """Which documents contain `needle`, anywhere or among their first characters; False for those not alive."""
     encoded = needle.encode("utf-8", "surrogatepass")
     out = np.zeros(len(column), dtype=np.bool_)
     limit = -1 if first_chars is None else max(first_chars, 0)

@@ -1,6 +1,6 @@
 """Words and punctuation marks as separate tokens, and what the published quality rules count over them.
 
-A text is cut at white space; punctuation at either end of a piece becomes tokens of its own (full stops in a row stay
+A text is cut at white space; punctuation at either end of a piece becomes separate tokens (consecutive full stops stay
 together), and so does a dash, slash or colon between two letters.
 """
 
@@ -51,7 +51,7 @@ _masks = byte_masks(WHITE, MAYBE_WHITE, LETTERS + DIGITS, LETTERS, b"-/:", b".",
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(40)
 _KEY_BYTES = 8
-"""How many bytes of a word are compared at once."""
+"""Number of bytes of a word compared at once."""
 
 
 @leaf
@@ -127,7 +127,7 @@ def block_tokens(data, at, end, pages, flags):
     if leads & words:
         core, letters, dashes, weak = _add_wide(data, at, leads & words, core, letters, pages, flags)
         if weak:
-            # A dash that is no punctuation separates words only beside a mark that does.
+            # A dash that is not punctuation separates words only beside a mark that does.
             dashes |= _beside(weak, joins & words | dashes, words, openings)
     marks = words & ~core
     outer = _reached(marks, openings) | reversed_bits(_reached(reversed_bits(marks), reversed_bits(closings)))

@@ -1,8 +1,8 @@
-"""Lines, paragraphs and sentences of a column of texts, and the hashes by which they are compared.
+"""Lines, paragraphs and sentences of a column of texts, and the hashes used to compare them.
 
 A line ends at a newline; a paragraph is a run of lines that are not blank; a sentence ends at a line end, or after a
-mark that ends sentences (and quotes or brackets that close behind it) if white space follows. Units are given without
-the white space around them, and what is nothing but white space is no unit.
+mark that ends sentences (and quotes or brackets that close behind it) if white space follows. Units exclude surrounding
+white space, and white space alone is not a unit.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ _COMMON_SHIFT = np.uint64(58)
 
 
 def _common_words() -> tuple[np.ndarray, np.ndarray]:
-    """A table of 64 places in which each common word has one of its own."""
+    """A table of 64 slots in which each common word has its own."""
     keys = np.zeros(64, dtype=np.uint64)
     lengths = np.zeros(64, dtype=np.int64)
     for word in ("the", "be", "to", "of", "and", "that", "have", "with"):

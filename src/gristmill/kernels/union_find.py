@@ -42,9 +42,9 @@ def settle(parents: Integers) -> None:
 
 @kernel
 def leaders(chosen: Integers, first: int, bounds: Integers, seconds: Integers, similarities: Floats) -> None:
-    """Choose for some nodes in a row the earlier node that each is most like, of those joined to it that stay.
+    """Choose for some consecutive nodes the most similar earlier node among the kept ones joined to it.
 
-    A node that is joined to one that stays goes, all others stay. So nothing goes for the sake of a chain. `chosen`
+    A node joined to a kept one is removed, all others are kept, so that nothing is removed because of a chain. `chosen`
     begins as `np.arange(count)` and is right already for the nodes before `first`; the edges of node `first + n` to
     earlier nodes are `bounds[n]` to `bounds[n + 1]`, and among equals the first of them counts.
     """

@@ -1,8 +1,8 @@
 """Lists of domains and URLs as one table of hashes, and which URLs are on them.
 
-A domain stands for itself and all its subdomains; a URL for itself and all below its path. Both are compared without
-regard to the case of ASCII letters. The table holds 61 bits of a hash per entry and no text: five million entries take
-about 70 MB, and the chance that any of a billion URLs is taken for one of them is about one in a hundred.
+A domain covers itself and all its subdomains; a URL covers itself and everything below its path. Both are compared
+without regard to the case of ASCII letters. The table holds 61 bits of a hash per entry and no text: five million
+entries take about 70 MB, and the chance that any of a billion URLs is taken for one of them is about one in a hundred.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def list_keys(data: Bytes, parts: Integers) -> Hashes:
 
 @kernel
 def fill_table(keys: Hashes, table: Hashes) -> int:
-    """Put keys into a table whose size is a power of two with room for all; returns how many are new."""
+    """Insert keys into a table whose size is a power of two with room for all; returns the number of new ones."""
     count = 0
     for number in range(len(keys)):
         if keys[number] != np.uint64(0):

@@ -1,6 +1,6 @@
-"""URLs in one spelling, so that those which differ in spelling alone are equal bytes.
+"""URLs in canonical form, so that those that differ only in spelling become equal bytes.
 
-What is done to a URL is said by `UrlNormalizer`, which has the rules as users read them.
+`UrlNormalizer` documents the rules.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _scheme_end(data, begin):
 def normal_urls(
     data: Bytes, starts: Integers, parts: Integers, names: Bytes, bounds: Integers, scheme: bool, www: bool
 ) -> tuple[Bytes, Integers, Mask]:
-    """The URLs in normal form, their offsets, and which were left as they are: no URL, or an odd host.
+    """The URLs in normal form, their offsets, and which were left unchanged: not a URL, or an unusual host.
 
     `scheme` and `www` say whether these stay.
     """

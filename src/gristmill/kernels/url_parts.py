@@ -1,7 +1,7 @@
-"""Where the parts of URLs stand: host, path, extension; never an error, whatever the bytes are.
+"""Locates the parts of URLs: host, path, extension; never fails, whatever the bytes are.
 
 A URL begins with a scheme and `://`, with `//`, or with its host, which then must have a dot. Backslashes count as
-slashes, as in browsers. The user's name and password, the port, and dots around the host are no part of it.
+slashes, as in browsers. User name, password, port, and dots around the host are not part of the host.
 """
 
 from __future__ import annotations

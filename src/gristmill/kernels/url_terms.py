@@ -1,4 +1,4 @@
-"""Terms in URLs: whole words between separators, and letter sequences wherever they stand."""
+"""Terms in URLs: whole words between separators, and letter sequences anywhere."""
 
 from __future__ import annotations
 

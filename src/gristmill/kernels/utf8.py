@@ -1,8 +1,8 @@
 """UTF-8 for every kernel: decoding characters, white space and line breaks, counting, comparing and validating bytes.
 
-White space is that of Python's `str`, line breaks are those of `str.splitlines`. All take arrays of bytes that hold
-valid UTF-8, except `find_invalid_utf8` and `invalid_rows`, which find out whether they do. What others make of bytes
-that are none means nothing, but they stay inside of the array and of Unicode.
+White space is that of Python's `str`, line breaks are those of `str.splitlines`. All take arrays of valid UTF-8, except
+`find_invalid_utf8` and `invalid_rows`, which check it. For invalid bytes the results of the others are meaningless, but
+they stay inside the array and inside Unicode.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def next_newline(data, at, end):
     """Where the next newline is, or `end`."""
     while at + 8 <= end:
         chunk = load8(data, at) ^ NEWLINE_BYTES
-        # Exact for the lowest zero byte, which is all that is asked for.
+        # Exact for the lowest zero byte, which is all that is needed.
         zeros = (chunk - _LOW_BITS) & ~chunk & HIGH_BITS
         if zeros:
             return at + (trailing_zeros(zeros) >> 3)
@@ -261,7 +261,7 @@ def _is_utf8(base: int, start: int, end: int) -> bool:
         unfinished = 1
         while i + WIDTH <= end:
             high = high_mask(base + i)
-            # Most blocks are plain ASCII, and nothing before them asks for more bytes.
+            # Most blocks are plain ASCII, and no character before them continues into them.
             if (high | unfinished) != 0 and utf8_error_mask(base + i) != 0:
                 return False
             unfinished = high >> (WIDTH - 3)

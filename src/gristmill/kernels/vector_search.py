@@ -1,7 +1,7 @@
-"""Clusters and nearest neighbours of vectors of whole numbers, out of products that BLAS has computed.
+"""Clusters and nearest neighbours of integer vectors, from products computed by BLAS.
 
 The vectors have so few bits that every product of two of them is exact in float32 (see `semantic.vectors`), so nothing
-here depends on the order in which BLAS adds, on its threads or on the processor.
+here depends on the order in which BLAS adds, on its threads or on the CPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Vectors = npt.NDArray[np.int16]
 
 @kernel
 def rounded_vectors(matrix: Floats, length: float) -> tuple[Vectors, npt.NDArray[np.bool_]]:
-    """Each row scaled to `length` and rounded, and whether it has a direction: zeros and broken numbers have none."""
+    """Each row scaled to `length` and rounded, and whether it has a direction: zero and non-finite ones have none."""
     rows, width = matrix.shape
     vectors = np.zeros((rows, width), np.int16)
     usable = np.zeros(rows, np.bool_)
@@ -129,7 +129,7 @@ def update_nearest(
         column_start: Where the columns begin.
         squares: The squared length of every vector.
         places: The place of every vector in the order of preference; all different.
-        least: Pairs of a lower cosine do not count.
+        least: Pairs with a lower cosine are ignored.
         similarity: The cosine with the nearest so far, updated.
         nearest: The nearest so far, -1 for none, updated.
     """

@@ -1,4 +1,4 @@
-"""Load the kernels that a process has imported from the cache on disk, before work starts."""
+"""Loads the kernels that a process has imported from the cache on disk, before work starts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gristmill.kernels.signatures import parsed
 
 
 def load_cached() -> int:
-    """Load what the cache on disk has of the kernels that this process imported; returns how many were loaded.
+    """Load the cached kernels that this process has imported; returns how many were loaded.
 
-    The tables of characters that some of them look into are made too.
+    Also builds the character tables that some of them use.
     """
     loaded = 0
     for name, tables in (("unicode_classes", "class_tables"), ("shingles", "word_tables")):
@@ -27,5 +27,5 @@ def load_cached() -> int:
 
 
 def _unloaded() -> list[Any]:
-    """The imported kernels of which nothing is in memory yet."""
+    """The imported kernels that are not in memory yet."""
     return [kernel for kernel in all_kernels if not kernel.signatures]

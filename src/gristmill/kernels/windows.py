@@ -2,10 +2,10 @@
 
 Every window of `size` units chooses one of the shorter sequences of `part` units in it, the one with the lowest hash
 (winnowing: Schleimer, Wilkerson and Aiken 2003). Equal windows choose equal sequences at the same distance, so a window
-can only repeat where the sequence it chose does. Choices change rarely from one window to the next: of texts without
+can only repeat where the sequence it chose does. Choices change rarely from one window to the next: for texts without
 repetitions only these few hashes have to be counted, about 2 for every `size - part` units.
 
-A word is what white space separates; it is compared byte for byte. Hashes of windows are two rolling polynomials.
+Words are separated by white space and compared byte for byte. Hashes of windows are two rolling polynomials.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def scan_windows(
                 if kept[found] == document:
                     if kept_places[found] == begin:
                         continue
-                    # An occurrence that overlaps the one that stays leaves that whole.
+                    # An occurrence that overlaps the kept one leaves that intact.
                     if kept_places[found] < begin:
                         cut = max(begin, kept_places[found] + size)
                 if cut >= number:

@@ -1,9 +1,9 @@
-r"""Hashes of the words (or characters) of a text, one after the other, some at a time.
+r"""Hashes of the words (or characters) of a text, a block at a time.
 
-Where a text is ASCII, words are found in 64 bytes at a time, the first eight letters of a word are taken as one number,
-and many words are hashed at once. All else goes character by character. The hash is the same: that of a word begins
-with `WORD_SEED`, and every letter in lower case is added by an exclusive or and a multiplication, as in FNV-1a (Fowler,
-Noll and Vo 1991).
+If a text is ASCII, words are found in 64 bytes at a time, the first eight letters of a word are taken as one number,
+and many words are hashed at once. Everything else is processed character by character. The hash is the same: that of a
+word begins with `WORD_SEED`, and every letter in lower case is added by an exclusive or and a multiplication, as in
+FNV-1a (Fowler, Noll and Vo 1991).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ BLANK = np.uint32(1 << 31)
 """Marks white space."""
 
 AT, BLANK_BEFORE, ROLL, COUNT, SEQUENCE, DONE, LETTERS, SYMBOLS = 0, 1, 2, 3, 4, 5, 6, 7
-"""What the places of a state mean, in which kernels keep how far they are in a document."""
+"""Indices of the state in which kernels keep their position in a document."""
 STATE_SIZE = 8
 
 WORD_SEED = np.uint64(0x9AE16A3B2F90404F)
 WORD_PRIME = np.uint64(0x100000001B3)
 WINDOW = 64
-"""How many bytes are looked at at once. No more than half as many words begin in them."""
+"""Number of bytes examined at once. At most half this number of words begin in them."""
 _MANY = 16
-"""So many bytes of a window that are not ASCII make it better to go through all of it character by character."""
+"""With this many non-ASCII bytes in a window, it is faster to process all of it character by character."""
 _UNDERSCORE = np.uint32(ord("_"))
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _LONG = 8
 LANES = 8
-"""How many hashes are worked on at once."""
+"""Number of hashes computed at once."""
 _EIGHT = ir.VectorType(ir.IntType(64), LANES)
 _masks = byte_masks(ascii_letters.encode() + DIGITS + b"_", b"_", WHITE, WIDE)
 
@@ -110,8 +110,8 @@ def mix_eight(typing: Any, values: Any, index: Any) -> Any:
 def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
     """Fill `tokens` from `first` on with the hashes of the next words of the document that ends at `end`.
 
-    Gives how far it is filled; it stops before it is full. `state[AT]` is the place to go on from, which is never
-    within a word. `heads` and `longs` are as long as `tokens`, to work with.
+    Returns how far it is filled; it stops before it is full. `state[AT]` is the position to continue from, which is
+    never within a word. `heads` and `longs` are as long as `tokens`, to work with.
     """
     at = np.int64(state[AT])
     letters = np.int64(state[LETTERS])
@@ -199,7 +199,7 @@ def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
 
 @routine
 def character_block(data, end, pages, codes, tokens, first, state):
-    """As `word_block`, with each character as a word, and white space in a row as one of them."""
+    """Like `word_block`, with each character as a word, and a run of white space as one."""
     at = np.int64(state[AT])
     blank = state[BLANK_BEFORE] != ZERO
     made = first
