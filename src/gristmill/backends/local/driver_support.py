@@ -34,7 +34,7 @@ def compile_missing_kernels(plan: ExecutionPlan) -> None:
     cached = not jobs
     if jobs:
         compile_listed(jobs)
-        compile_listed(jobs, wait=True)  # for what other processes have begun
+        compile_listed(jobs, wait=True)  # for kernels that other processes are compiling
     for segment in plan.segments:
         for stage in segment.stages:
             members = stage.members if isinstance(stage, FusedStage) else (stage,)

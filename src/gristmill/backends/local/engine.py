@@ -151,7 +151,7 @@ class Engine:
             self._decide()
             self._wait()
             self._check()
-        self._sample(time.monotonic())  # also a short run tells what its workers held
+        self._sample(time.monotonic())  # so that even a short run reports its workers' memory
         self._let_go()
         self._committer.close()
         self._check()
@@ -182,7 +182,7 @@ class Engine:
             self._stop(action)
 
     def _wait(self) -> None:
-        # Now that everybody has been given what there is: a worker that has just finished something is not idle.
+        # After all available work is assigned: a worker that has just finished something is not idle.
         if time.monotonic() - self._last_sample >= _SAMPLE_S:
             self._sample(time.monotonic())
             self._enforce_limits()
@@ -229,23 +229,23 @@ class Engine:
             on_node=not self.state.segments[action.segment].node_ready,
             modules=tuple(self.modules),
         )
-        # Empty for a worker without a GPU: it must not find one either.
+        # Empty for a worker without a GPU, which must not find one.
         env = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpu_names[device] for device in action.gpus)}
         work: Callable[..., object] = partial(worker_process.main, prepare)
         work = work if self.sampled is None else self.sampled(work, action.segment, number)
         try:
-            # While nobody works yet, an interrupt need not wait until the fork server has imported everything.
+            # Before any worker runs, an interrupt need not wait until the fork server has imported everything.
             with self._interrupts.may_cut(not self._assigned):
                 process = start_worker(work, env=env)
         except KeyboardInterrupt:
-            # The start may have been cut in the middle; the next run gets a new fork server.
+            # The start may have been interrupted halfway; the next run gets a new fork server.
             stop_server()
             raise
         except WorkerError as error:
             self._lost_start(error)
             return
         if not self._server_bytes:
-            # Together, because each page that both have counts half in either; later there are more to share with.
+            # Together, because each shared page counts half in either; later more processes share it.
             self._server_bytes = measure_tree([server_pid() or 0, process.pid]).pss_bytes
         self._assigned[number] = AssignedWork(process, Link(process.connection, self.folder, f"w{number}-d"))
         self.state.started(Worker(number, action.segment, action.gpus, warm=action.warm))
@@ -254,7 +254,7 @@ class Engine:
         self.events.emit(WorkerStarted(number, action.segment, process.pid, action.gpus))
 
     def _lost_start(self, error: WorkerError | None = None) -> None:
-        """Handle the death of the fork server. It says nothing about the documents, and a new one starts soon."""
+        """Handle the death of the fork server. The documents did not cause it, and a new one starts soon."""
         self._lost_starts += 1
         if self._lost_starts >= _MOST_LOST_STARTS:
             raise WorkerError(
@@ -286,7 +286,7 @@ class Engine:
         self._send(action.worker, Leave())
 
     def _send(self, number: int, message: object) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died, and its tasks are taken back
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died, and its tasks are requeued
             self._assigned[number].link.send(message)
 
     def _receive(self, number: int) -> None:
@@ -450,7 +450,7 @@ class Engine:
         )
 
     def _running_figures(self) -> dict[str, float]:
-        """What calls that have not returned yet have come to, over all workers."""
+        """Totals of calls that have not returned yet, over all workers."""
         total: Counter[Any] = Counter()
         for assigned in self._assigned.values():
             if assigned.groups:
@@ -484,7 +484,7 @@ class Engine:
         for number, assigned in self._assigned.items():
             assigned.process.interrupt()
             self._send(number, Leave())
-        # What they still send is read, since one that cannot get rid of a result cannot read our message either.
+        # Keep reading what they send: a worker blocked on sending a result cannot read our message either.
         links = {assigned.process.connection: assigned.link for assigned in self._assigned.values()}
         while self._living() and (left := until - _KILL_S - time.monotonic()) > 0:
             for ready in wait([*links, *(assigned.process.sentinel for assigned in self._living())], left):

@@ -81,9 +81,9 @@ class LocalExecutor(BaseExecutor):
         sweep()
         modules, packages = _modules_of(plan)
         start_server(modules, packages=packages)
-        if "numba" in sys.modules:  # else a worker tells whether there are kernels, and the engine sees to it
+        if "numba" in sys.modules:  # otherwise a worker reports whether there are kernels, and the engine compiles them
             compile_missing_kernels(plan)
-        # Without a budget, a worker is stopped only when it alone takes all that there is, not most of it.
+        # Without a budget, a worker is stopped only if it alone uses all available memory, not most of it.
         memory = available_memory() if self.settings.budget_bytes is None else self.settings.budget_bytes
         limits = WorkerLimits(self.settings.time_limit_s, memory, self.settings.on_memory)
         state = self._state(plan)

@@ -1,12 +1,12 @@
 """Worker processes from the standard library's fork server: how they are started, and why they ended.
 
-One fork server serves a driver process for its whole life. It holds what every worker needs (`preload.py`), no user
-code and no file of the driver's. Workers end with the fork server, the fork server ends with the driver, however that
-one ends. A fork server that dies is replaced when the next worker is started.
+One fork server serves a driver process for its whole lifetime. It holds what every worker needs (`preload.py`), but no
+user code and no open files of the driver. Workers end with the fork server, and the fork server ends with the driver,
+however that ends. A fork server that dies is replaced when the next worker is started.
 
-The standard library leaves four things to its private attributes, all of them used here alone: the fork server's
-process number, its pipe to the driver, what a process that the driver has forked must forget about it, and how one that
-died is replaced.
+Four things are only available through private attributes of the standard library, all used only here: the fork server's
+process id, its pipe to the driver, what a process forked by the driver must forget about it, and how a dead one is
+replaced.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LOST = "lost when the fork server died"
 
 # One thread for each worker: parallelism is the number of workers. The jemalloc settings keep the copies inside Arrow
 # and Polars from starting a thread in the fork server, where a fork would lose it. The last two let a worker keep the
-# memory of a batch for the next one, up to the size of a few batches; getting it anew from the kernel costs a page
-# fault for every 4 kB.
+# memory of a batch for the next one, up to the size of a few batches; getting it from the kernel again costs a page
+# fault per 4 kB.
 SINGLE_THREADED: Mapping[str, str] = {
     "POLARS_MAX_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -62,7 +62,7 @@ _DEATH_S = 5.0
 """How long a fork server may take to exit after its connections are closed."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
-# Added to a worker's badness, so that the kernel takes a worker and not the driver when memory runs out.
+# Added to a worker's OOM score, so that the kernel kills a worker rather than the driver when memory runs out.
 _OOM_SCORE = 300
 
 _context = get_context("forkserver")
@@ -97,7 +97,7 @@ def start_server(modules: Sequence[str] = (), *, packages: Sequence[str] = ()) -
                     return
             stop_server()
         elif _server._forkserver_pid is not None:
-            # Its main thread is dead; for the standard library it is alive until its last thread is.
+            # Its main thread is dead; the standard library considers it alive until its last thread ends.
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, _server._forkserver_pid, os.WEXITED | os.WNOWAIT)
         wanted = sorted({*_preloaded, *modules, *packages})
@@ -105,7 +105,7 @@ def start_server(modules: Sequence[str] = (), *, packages: Sequence[str] = ()) -
         signal_blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         before = _server._preload_modules
         try:
-            # Ctrl-C is for the driver alone, also while the fork server imports.
+            # Ctrl-C is only for the driver, even while the fork server imports.
             with _environment(_settings_of_server(wanted)):
                 _context.set_forkserver_preload(["gristmill.backends.local.preload"])
                 forkserver.ensure_running()
@@ -135,14 +135,14 @@ def server_pid() -> int | None:
 def _settings_of_server(modules: Sequence[str]) -> dict[str, str]:
     added = {
         **SINGLE_THREADED,
-        # A module in the current folder must not stand in for one of the packages'.
+        # A module in the current folder must not shadow an installed package.
         "PYTHONSAFEPATH": "1",
         "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry),
     }
     settings = {
         "modules": list(modules),
         "driver": os.getpid(),
-        # The kernel ties a child to the thread that started it; only the main thread lives as long as the driver.
+        # The kernel ties a child to the thread that started it, and only the main thread lives as long as the driver.
         "tie": threading.current_thread() is threading.main_thread(),
         "restore": {name: os.environ.get(name) for name in added},
     }
@@ -212,7 +212,7 @@ class WorkerProcess:
         with self._lock:
             if self._cause is None and wait([self.sentinel], 0):
                 self._cause = self._find_cause()
-                self._kill_group()  # what a stage started goes with it
+                self._kill_group()  # also ends what a stage started
             return self._cause
 
     def _find_cause(self) -> str:
@@ -272,15 +272,15 @@ def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str,
     """
     import cloudpickle
 
-    _oom_counter()  # before anybody can have been killed
+    _oom_counter()  # before any worker can have been killed
     ours, theirs = _context.Pipe()
     page = _new_page()
     code = cloudpickle.dumps(work)
     environment = {**os.environ, **SINGLE_THREADED, **(env or {})}
     try:
         with _lock, _replaced_by_ours(), _hidden_main():
-            # Not by its `start`, which refuses to work in processes that the user's own pools have made, and would have
-            # the interpreter wait for workers at its end.
+            # Not with its `start`, which refuses to work in processes of the user's own pools, and would make the
+            # interpreter wait for workers at exit.
             process = Popen(_context.Process(target=_begin, args=(code, theirs, page, environment, os.getcwd())))
     except (EOFError, OSError) as error:
         ours.close()
@@ -364,7 +364,7 @@ def _begin(code: bytes, connection: Connection, page: Any, environment: Mapping[
         cloudpickle.loads(code)(connection, page)
         exit_code = 0
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        exit_code = 0  # the driver is gone or no longer interested; there is nobody left to tell
+        exit_code = 0  # the driver is gone or no longer listening
     except SystemExit as error:
         exit_code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     except BaseException as error:
@@ -381,25 +381,25 @@ def _begin(code: bytes, connection: Connection, page: Any, environment: Mapping[
 
 def _leave_the_server(environment: Mapping[str, str], folder: str) -> None:
     preload = sys.modules.get("gristmill.backends.local.preload")
-    os.setsid()  # a group of its own, so that what a stage starts is ended with it, and no terminal
+    os.setsid()  # its own process group without a terminal, so that what a stage starts is ended with it
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if preload is not None and os.getppid() != preload.server:
         os._exit(1)
     prctl(_PR_SET_NAME, WORKER_NAME)
-    # With its own copy it would keep the fork server from noticing the driver's end.
+    # With its own copy, the fork server would not notice the driver's end.
     os.close(_server._forkserver_alive_fd)
     sys.excepthook = sys.__excepthook__
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _raise_oom_score()
-    # Nothing of the fork server is to be found under the name of the user's script.
+    # The fork server's own module must not appear under the name of the user's script.
     sys.modules["__main__"] = types.ModuleType("__main__")
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
     importlib.invalidate_caches()
-    # The standard generator is seeded anew at a fork by the interpreter; numpy's global one is not.
+    # The interpreter reseeds the standard generator after a fork, but not numpy's global one.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
 

@@ -139,7 +139,7 @@ class Jobs:
         """
         segment = self._state.segments[worker.segment]
         hopeless = None
-        # A worker that dies between two tasks, or while it takes one in, blames the one that it would have begun.
+        # If a worker dies between two tasks, or while it loads one, the next task is blamed.
         blamed = status.task if status.task in assigned.groups else next(iter(assigned.groups), None)
         for group, numbers in reversed(list(assigned.groups.items())):
             jobs = [self._jobs[number] for number in numbers]
@@ -148,7 +148,7 @@ class Jobs:
                     known = len(jobs) == 1 and status.task == group and not assigned.leaks
                     place = Place(status.batch, status.stage, status.lo, status.hi) if known else None
                     alone = worker.alone and len(jobs) == 1
-                    # What a worker held before does not count against the documents that it had in the end.
+                    # Memory that a worker held before is not blamed on its last documents.
                     certain = known and (assigned.over_limit or (assigned.over_memory and alone))
                     again = job.attempts.died(place, words, was_alone=alone, certain=certain)
                     if not again:
@@ -162,7 +162,7 @@ class Jobs:
         advice = keeps if leaks else ""
         return WorkerError(
             f"{self._plan.segments[job.segment].name} killed its worker {job.attempts.deaths} times on {task} "
-            f"({words}), and no single document could be found to be the cause. {advice}"
+            f"({words}), and no single document could be identified as the cause. {advice}"
             "Committed output is intact; remove the cause and run the same command again to resume.",
             cause=words,
             task=task,

@@ -1,10 +1,11 @@
-"""Stops workers that take too long with a document, or more memory than the run may have.
+"""Stops workers that take too long for a document, or use more memory than the run may have.
 
-A stage without a time limit of its own gets a whole batch at once, and may take any time for that. So the default limit
-first only shows that the batch must be given in small pieces; a piece that exceeds it is searched for the document.
+A stage without its own time limit gets a whole batch at once, and may take any time for it. Exceeding the default limit
+therefore first only means that the batch must be processed in small pieces; a piece that exceeds it is searched for the
+document.
 
-A process can take gigabytes within a second. So the memory of each worker is looked at by a thread of its own, the more
-often the closer it comes to its limit, and by a figure that costs the kernel nothing.
+A process can allocate gigabytes within a second. A separate thread therefore checks the memory of each worker, more
+often the closer it is to its limit, using a figure that costs the kernel nothing.
 """
 
 from __future__ import annotations

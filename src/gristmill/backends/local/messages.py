@@ -1,12 +1,12 @@
-"""What the driver and its workers tell each other: messages over a connection, and a status page.
+"""Communication between the driver and its workers: messages over a connection, and a status page.
 
-A message never keeps the driver waiting for its end. It is a single write of a few kilobytes: were it two, a stage
-that holds the interpreter forever could come between them, and the driver would wait for the rest instead of ending
-the worker. What is larger is left in the shared folder, and the message says where.
+A message never keeps the driver waiting for its end. It is a single write of a few kilobytes: with two writes, a stage
+that never releases the interpreter could come between them, and the driver would wait for the rest instead of ending
+the worker. Anything larger is put into the shared folder, and the message contains its path.
 
-The status page is memory that both share. A worker writes what it is about to do, the driver reads, also after the
+The status page is shared memory. A worker writes what it is about to do, and the driver can read it even after the
 worker was killed; no system call is made. There are two slots, written in turn, each with its own sequence number and
-checksum. A reader takes the newest slot whose checksum holds, so a write that was cut short hides only itself.
+checksum. A reader uses the newest slot with a valid checksum, so an interrupted write only hides itself.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Link:
             EOFError: The other end is gone.
             OSError: The data is not a message: something else wrote to the connection.
         """
-        # Both ends are processes that we started; nothing that comes from data is ever unpickled here.
+        # Both ends are processes that we started; nothing from data is ever unpickled here.
         message = pickle.loads(self.connection.recv_bytes(LARGEST_MESSAGE))  # noqa: S301
         if isinstance(message, SharedSegment):
             with open(message.path, "rb") as file:
@@ -197,7 +197,7 @@ class WorkerStatus(NamedTuple):
 
     @property
     def running_s(self) -> float:
-        """Seconds since the present work began; 0.0 when there is none."""
+        """Seconds since the current work began; 0.0 if there is none."""
         return max(0.0, (time.monotonic_ns() - self.started_ns) / 1e9) if self.started_ns else 0.0
 
 
@@ -207,7 +207,7 @@ IDLE = WorkerStatus()
 def read_status(page: Any) -> WorkerStatus:
     """The latest complete status on a page; that of an idle worker before the first."""
     memory = memoryview(page).cast("B")
-    # A slot that is being written is read again. One that stays half-written is a dead worker's; the other slot counts.
+    # Retry while a slot is being written. One that stays half-written belongs to a dead worker; use the other slot.
     for _attempt in range(_READ_ATTEMPTS):
         newest, found, torn = 0, IDLE, False
         for slot in range(_SLOTS):
@@ -215,7 +215,7 @@ def read_status(page: Any) -> WorkerStatus:
             body = bytes(memory[at : at + _BODY.size])
             (check,) = _CHECK.unpack_from(memory, at + _BODY.size)
             sequence, *values = _BODY.unpack(body)
-            # An untouched slot is all zeros; its sequence number tells it from a written one.
+            # An untouched slot is all zeros; its sequence number distinguishes it from a written one.
             if sequence and zlib.crc32(body) != check:
                 torn = True
             elif sequence > newest:
@@ -231,7 +231,7 @@ _FIGURES_BYTES = 512
 
 
 def read_figures(page: Any) -> dict[str, float]:
-    """The figures on a page that a worker last told about calls that have not returned yet."""
+    """The latest figures on a page about calls that have not returned yet."""
     memory = memoryview(page).cast("B")
     size, check = _FIGURES.unpack_from(memory, _FIGURES_AT)
     data = bytes(memory[_FIGURES_AT + _FIGURES.size :][: min(size, _FIGURES_BYTES)])
@@ -253,7 +253,7 @@ class StatusWriter:
         self._memory[at : at + _BODY.size + _CHECK.size] = body + _CHECK.pack(zlib.crc32(body))
 
     def write_figures(self, figures: Mapping[str, float]) -> None:
-        """Say what calls that have not returned yet have come to so far."""
+        """Publish the totals so far of calls that have not returned yet."""
         data = orjson.dumps(dict(figures))
         if len(data) <= _FIGURES_BYTES:
             head = _FIGURES.pack(len(data), zlib.crc32(data))

@@ -1,11 +1,11 @@
 """What the fork server imports before it forks: packages, stages and compiled kernels, once for all workers.
 
-Importing this module does that in a fork server, which is told by a variable what to import, and nothing anywhere else.
-No user code is run and no thread is started here: a thread that holds a lock at the moment of a fork leaves it locked
-forever in the child.
+Importing this module does that in a fork server, which gets the list in an environment variable, and does nothing
+elsewhere. No user code is run and no thread is started here: a thread that holds a lock at the moment of a fork leaves
+it locked forever in the child.
 
-A fork server outlives a driver that was killed by a moment, in which it ends the workers and removes the shared memory
-that they had in common. Where both are killed at once, the next run does the latter.
+A fork server briefly outlives a killed driver to end the workers and remove their shared memory. If both are killed at
+once, the next run removes it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from gristmill.backends.local.fork_server import PRELOAD_VARIABLE, WORKER_NAME, 
 from gristmill.execution.late_imports import defer_imports
 from gristmill.observe.memory import process_start_time
 
-# Heavy packages first; what does not exist in this installation is skipped.
+# Large packages first; missing ones are skipped.
 EVERY_WORKER: tuple[str, ...] = (
     "numpy",
-    "numpy.ma",  # which numba looks into when it first meets an array of Arrow's
+    "numpy.ma",  # which numba inspects when it first sees an Arrow array
     "pyarrow",
     "pyarrow.ipc",
     "pyarrow.parquet:ParquetFile",
@@ -51,9 +51,9 @@ server = 0
 
 
 def load(names: Iterable[str]) -> None:
-    """Import what can be imported of `names`, then load the compiled kernels of what has been imported.
+    """Import the available modules of `names`, then load their compiled kernels.
 
-    Whatever is wrong with a package is not judged here: a worker that needs it will say so.
+    Import errors are ignored here: a worker that needs the package will report them.
 
     Args:
         names: Modules, or `module:name` for lazily loaded names.
@@ -101,7 +101,7 @@ def wait_for_threads(*, patience_s: float = 0.5) -> None:
 
 def _end(driver: int, *_: object) -> None:
     """Stop this fork server and its workers, and clean up after the driver if it is dead."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would wait for locks that this call holds
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second call would wait for locks that this one holds
     with contextlib.suppress(Exception):
         import psutil
 
@@ -111,7 +111,7 @@ def _end(driver: int, *_: object) -> None:
             if child.name() == WORKER_NAME.decode():  # others are the user's own
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait(_LAST_S)
-        # The kernel tells us of the driver's death before it is complete.
+        # The kernel notifies us before the driver has completely exited.
         give_up = time.monotonic() + _LAST_S
         while process_start_time(driver) is not None and time.monotonic() < give_up:
             time.sleep(0.005)
@@ -127,11 +127,11 @@ def _tell(kind: type[BaseException], error: BaseException, trace: object) -> Non
 def _become_server(text: str) -> None:
     global server  # noqa: PLW0603 (what workers inherit)
     settings = json.loads(text)
-    # Out of the driver's session: a terminal's signals are for the driver alone, and a kernel that shares out its time
-    # by session does not make the driver wait for these imports.
+    # Leave the driver's session: a terminal's signals are only for the driver, and a kernel that schedules by session
+    # does not make the driver wait for these imports.
     os.setsid()
-    # An interrupt that came since the start is forgotten; from here on they are ignored, also by a worker until it is
-    # ready for them: the standard library would print a traceback for one that comes while it starts.
+    # Discard an interrupt that arrived since the start; from here on they are ignored, also by a worker until it is
+    # ready for them: the standard library would print a traceback for one during start-up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.excepthook = _tell
@@ -141,15 +141,15 @@ def _become_server(text: str) -> None:
     os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
     end_with_parent(b"gm-forkserver", tie=settings["tie"], parent=settings["driver"])
     server = os.getpid()
-    os.chdir("/")  # out of the way of file systems that are to be unmounted
-    # Nothing that is imported becomes garbage; looking for some takes a tenth of the time.
+    os.chdir("/")  # so that other file systems can be unmounted
+    # Imports create no garbage; collecting takes a tenth of the time.
     gc.disable()
     defer_imports()
     load([*EVERY_WORKER, *settings["modules"]])
-    # The interpreter warns about any thread at a fork; the one there may be has been waited for.
+    # The interpreter warns about any thread at a fork; the only possible one is asleep by now.
     warnings.filterwarnings("ignore", r".*fork\(\)", DeprecationWarning)
     set_variables(settings["restore"])
-    # What lives now is shared with every worker as long as nobody writes to it: the collector must not.
+    # Objects that exist now are shared with every worker until they are written to, which the collector must not do.
     gc.freeze()
     gc.enable()
 

@@ -1,13 +1,12 @@
 """The scheduler: a pure function from the state to the next actions.
 
-Processors are counted for workers that work; one that is idle or waits for room costs none. What is nearest to the end
-goes first, so that data leaves memory as soon as it can, and the segment that limits the whole is always served: the
-others wait for it when its queue is full. That balances processors, and it is work-conserving.
+CPUs are only counted for busy workers; one that is idle or waits for room uses none. The segment closest to the end
+goes first, so that data leaves memory as soon as possible, and the bottleneck segment is always served: the others wait
+for it when its queue is full. This balances CPUs and is work-conserving.
 
-Between two short tasks a worker waits for the driver longer than is good. So workers have their next task ahead, and
-where the run has the whole machine (`State.overlap`) more of them work at a time than there are processors: the
-kernel then fills the pauses of one with another. GPUs are held by workers even when those are idle, so they are taken
-from an idle one where another segment has none.
+Between two short tasks a worker would wait too long for the driver. Workers therefore prefetch their next task, and if
+the run has the whole machine (`State.overlap`), more workers than CPUs are active: the kernel then fills the pauses of
+one with another. Workers hold GPUs even when idle, so a GPU is taken from an idle worker if another segment has none.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def _cpu_for(state: State, segment: SegmentState) -> bool:
 
 
 def _may_overlap(state: State, segment: SegmentState) -> bool:
-    """Whether more workers than processors are useful here."""
+    """Whether more workers than CPUs are useful here."""
     return segment.short and not state.memory_is_short and _is_waited_for(state, segment)
 
 
@@ -118,7 +117,7 @@ def _may_produce(state: State, segment: SegmentState) -> bool:
     if not _room(state, segment):
         return False
     if segment.index == 0 and state.memory_is_short:
-        # Something must be in the works, or nothing would ever be freed.
+        # Something must be in progress, or nothing would ever be freed.
         return not any(worker.assigned for worker in state.workers.values())
     return True
 
@@ -176,7 +175,7 @@ def _serve(state: State, segment: SegmentState, count: int | None = None) -> Act
             return start
     if idle and _cpu_for(state, segment):
         return Give(min(idle, key=lambda worker: worker.number).number, count)
-    # Who must be alone needs the place of a worker that has nothing more to do.
+    # A task that must run alone needs the place of a worker that has finished.
     if segment.alone or not _prefetches(state, segment, groups) or not _others_are_busy(state, segment):
         return None
     ahead = [
@@ -196,7 +195,7 @@ def _prefetches(state: State, segment: SegmentState, groups: int) -> bool:
     no prefetching at the very end, when there are fewer tasks than workers.
     """
     if segment.leak_bytes is None and state.room < UNKNOWN_BYTES:
-        return False  # nobody knows yet whether its workers keep memory
+        return False  # it is not known yet whether its workers retain memory
     never_waits = segment.overlaps or bool(segment.gpus)
     if never_waits and not state.upstream_done(segment.index):
         return True
@@ -246,7 +245,7 @@ def _start(state: State, segment: SegmentState, *, warm: bool = False) -> Start 
         return None
     if workers and not segment.node_ready:
         return None  # the first one prepares the node for the others
-    # One that leaves has its memory until it is gone.
+    # A leaving worker holds its memory until it is gone.
     if (workers or _one_is_leaving(state, segment)) and (state.memory_is_short or not _fits(state, segment)):
         return None
     gpus = _gpus_for(state, segment)
@@ -257,7 +256,7 @@ def _fits(state: State, segment: SegmentState) -> bool:
     """Whether the budget has room for another busy worker; the first one of a segment shows how much one needs."""
     if segment.worker_bytes is None:
         return state.room > UNKNOWN_BYTES
-    # Later tasks may be somewhat larger; and a worker that keeps memory shows it only with its second group.
+    # Later tasks may be somewhat larger; and a worker that retains memory shows it only with its second group.
     return state.room > (2.0 if segment.leak_bytes is None else 1.1) * segment.worker_bytes
 
 
@@ -314,7 +313,7 @@ def _make_way(state: State, active: list[SegmentState]) -> Action | None:
             continue
         leaving = [worker for worker in state.workers.values() if worker.life is Life.LEAVING and worker.gpus]
         if _gpus_after(state, segment, leaving) is not None:
-            continue  # a device will be free in a moment
+            continue  # a device is about to become free
         idle = [
             worker
             for other in state.segments
@@ -322,7 +321,7 @@ def _make_way(state: State, active: list[SegmentState]) -> Action | None:
             for worker in state.of(other.index)
             if worker.idle and worker.gpus
         ]
-        # Only where it helps: one that is stopped in vain is started again, and so on forever.
+        # Only if it helps: a worker stopped in vain would be restarted, and so on forever.
         devices = _gpus_after(state, segment, leaving + idle) or ()
         for worker in idle:
             if set(worker.gpus) & set(devices):

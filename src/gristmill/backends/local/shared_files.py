@@ -1,9 +1,9 @@
 """Arrow tables that several processes read from the same memory: files in a folder that only its owner uses.
 
-The folder lies in `/dev/shm` (memory) where that is big enough, else in the temporary folder (page cache), and is
-named by run, driver and the driver's start time, so that a later run can tell what a dead driver left from what a
-living one uses. A reader maps the file; the mapping outlives the name, so a segment can be released as soon as its
-last reader has it.
+The folder is in `/dev/shm` (memory) if that is large enough, otherwise in the temporary folder (page cache). Its name
+contains the run, the driver and the driver's start time, so that a later run can distinguish leftovers of a dead driver
+from files of a living one. A reader maps the file; the mapping outlives the name, so a segment can be released as soon
+as its last reader has it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _is_locked(folder: Path) -> bool:
 class SharedFolder:
     """The shared-memory files of one run.
 
-    The driver creates it; workers attach to its `paths` and write; the driver adopts what they announce, hands it on
+    The driver creates it; workers attach to its `paths` and write; the driver adopts what they announce, passes it on
     and releases it. Only the driver counts: `nbytes` is what it has written or adopted and not released.
     """
 
@@ -176,7 +176,7 @@ class SharedFolder:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             paths = [folder]
             if base is None and place == _MEMORY_BASE:
-                # Made only if the memory fills up.
+                # Created only if the memory fills up.
                 paths.append(Path(tempfile.gettempdir()) / f"gristmill-{os.getuid()}" / name)
             return cls(paths, lock=lock)
         raise OutputError(
@@ -203,7 +203,7 @@ class SharedFolder:
         """
         segment = self._write(name, lambda path: _write_table(table, path), table.nbytes)
         if self._owner is not None:
-            self.adopt(segment)  # a worker's is adopted by whom it announces it to, and never released by itself
+            self.adopt(segment)  # a worker's file is adopted by the driver and never released by the worker itself
         return segment
 
     def write_bytes(self, data: bytes, name: str) -> SharedSegment:
@@ -287,7 +287,7 @@ class SharedFolder:
             return
         for folder in self.paths:
             shutil.rmtree(folder, ignore_errors=True)
-            # Others of this user may have theirs beside it.
+            # Other processes of this user may have folders beside it.
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.dirname(folder))
         os.close(self._lock_descriptor)
@@ -304,7 +304,7 @@ class SharedFolder:
 def _write_table(table: pa.Table, path: str) -> int:
     import pyarrow as pa
 
-    # Made first and only if new; Arrow then opens what is surely our own file.
+    # Created first and only if new, so that Arrow certainly opens our own file.
     os.close(_create(path))
     with pa.OSFile(path, "wb") as sink:
         # The stream format, because dictionaries may differ from chunk to chunk.

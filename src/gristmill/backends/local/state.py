@@ -231,7 +231,7 @@ class State:
 
     @property
     def room(self) -> int:
-        """What the budget leaves beside the existing workers, each counted with the peak of its segment."""
+        """What the budget leaves after the existing workers, each counted with the peak of its segment."""
         taken = sum(self.segments[worker.segment].worker_bytes or 0 for worker in self.workers.values())
         return self.budget - self.own - taken - self._queued_bytes
 

@@ -1,11 +1,11 @@
-"""The worker process: gets groups of tasks, runs them through its segment, sends back what comes out.
+"""The worker process: receives groups of tasks, runs them through its segment, and sends back the results.
 
-One thread receives and maps the next group while the current one is worked on, one writes and sends results while the
+One thread receives and maps the next group while the current one is processed, one writes and sends results while the
 next one is computed, and the main thread runs the stages. Between two groups the main thread makes no system call: each
-would give the interpreter to the thread that sends, and the next group would wait for it. Where a stage holds a GPU,
-the main thread does nothing but call it, and two other threads do the rest: while one group is on the device, the one
-before is accounted for and the next one made ready. Where a stage waits for a server, these threads call it, too: the
-next group is begun before the last answers to the current one have come.
+would release the GIL to the sending thread, and the next group would wait for it. If a stage holds a GPU, the main
+thread only calls the stage, and two other threads do the rest: while one group is on the device, the previous one is
+accounted for and the next one prepared. If a stage waits for a server, these threads call it too: the next group starts
+before the last answers to the current one have arrived.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Interrupts:
             raise KeyboardInterrupt
 
     def _unraisable(self, ignored: sys.UnraisableHookArgs) -> None:
-        """Say nothing of an interrupt inside a callback from compiled code; `asked` ends the work after it."""
+        """Suppress an interrupt inside a callback from compiled code; `asked` ends the work afterwards."""
         if not isinstance(ignored.exc_value, KeyboardInterrupt):
             sys.__unraisablehook__(ignored)
 
@@ -230,7 +230,7 @@ def main(prepare: Prepare, connection: Connection, page: Any) -> None:
     """Run as a worker until told to stop."""
     interrupts = _Interrupts()
     status = StatusWriter(page)
-    first_bytes = _resident_bytes()  # shared with the fork server; what comes on top is the worker's own
+    first_bytes = _resident_bytes()  # shared with the fork server; anything beyond is the worker's own
     folder = SharedFolder.attach(prepare.folders)
     link = Link(connection, folder, f"w{prepare.number}-m")
     step_log = _StatusLog(status)
@@ -263,7 +263,7 @@ def main(prepare: Prepare, connection: Connection, page: Any) -> None:
 
 
 class _Figures:
-    """Writes onto the status page what the calls under way have come to, every half second."""
+    """Publishes the totals of running calls on the status page, every half second."""
 
     def __init__(self, runner: SegmentRunner, status: StatusWriter) -> None:
         base = ProcessingStage.running_metrics
@@ -274,7 +274,7 @@ class _Figures:
             threading.Thread(target=self._work, daemon=True, name="figures").start()
 
     def write(self) -> None:
-        """Write them now: before a group is said to be done, which has them from then on."""
+        """Publish them now, before a group is reported as done, which then includes them."""
         if self._stages:
             with self._lock:
                 total: Counter[Any] = Counter()
@@ -340,7 +340,7 @@ class StageCall:
         begun = time.perf_counter()
         try:
             given = DirectCalls().call(self.method, self.argument)
-            # What a generator does belongs to the call too.
+            # Work done by a generator is part of the call.
             found = list(given) if isinstance(given, Iterator) else given
         except KeyboardInterrupt:
             raise
@@ -390,10 +390,10 @@ def _around_gpu(
     interrupts: _Interrupts,
     figures: _Figures,
 ) -> bool:
-    """As `_in_turn`, with everything but the calls of the stage in other threads.
+    """Like `_in_turn`, with everything except the stage's calls in other threads.
 
-    The calls are made here, one after the other, because a stage may hold what belongs to the thread of its `setup()`.
-    Those of a stage that overlaps are made in the other threads as well.
+    The calls are made here, one after the other, because a stage may hold objects bound to the thread of its `setup()`.
+    Those of an overlapping stage are also made in the other threads.
     """
     calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
     overlaps, lock = _overlaps(runner), threading.Lock()
@@ -420,7 +420,7 @@ def _around_gpu(
                 _run_group(own_runner, mine.group, tasks, hints, outbox, clock, _nothing, figures)
                 del tasks
             except BaseException as error:
-                if not interrupts.asked:  # else the stage was torn down meanwhile
+                if not interrupts.asked:  # otherwise the stage was torn down meanwhile
                     outbox.message(Failed(_sendable(error)))
                 calls.put(None)
                 return
@@ -463,7 +463,7 @@ def _has_gpu_alone(runner: SegmentRunner) -> bool:
 
 
 def _overlaps(runner: SegmentRunner) -> bool:
-    """Whether the next group may be begun before the current one is done."""
+    """Whether the next group may start before the current one is done."""
     return runner.segment.overlaps_calls and not runner.whole_partitions
 
 
@@ -481,7 +481,7 @@ def _run_group(
     """Run a group of tasks and send the results."""
     begun = clock()
     for result in runner.run(tasks, hints):
-        handing_on()  # which may have to wait for room: no document is to blame for that
+        handing_on()  # which may have to wait for room, which no document causes
         if isinstance(result, TaskEnd):
             outbox.message(Ended(group, result))
         else:
@@ -490,7 +490,7 @@ def _run_group(
     seconds = clock() - begun
     import pyarrow as pa
 
-    pa.default_memory_pool().release_unused()  # it keeps several times what it gave out at most
+    pa.default_memory_pool().release_unused()  # it retains several times its peak allocation
     if status is not None:
         status.write(IDLE)
     figures.write()
@@ -536,7 +536,7 @@ def _prepared(prepare: Prepare, step_log: _StatusLog) -> SegmentRunner:
 def _sendable(error: BaseException) -> Exception:
     """The error itself if it is ours and can be pickled, otherwise an equivalent that can."""
     if isinstance(error, GristmillError | OSError):
-        # An argument of it may not travel; then its text does.
+        # If one of its arguments cannot be pickled, its text is sent.
         with contextlib.suppress(Exception):
             pickle.loads(pickle.dumps(error))  # noqa: S301 (made here a moment ago)
             return error
