@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import json
@@ -65,7 +66,7 @@ def arrow_stream() -> bytes:
 
 
 def sqlite_file(folder: Path) -> bytes:
-    with sqlite3.connect(folder / "a.db") as database:
+    with contextlib.closing(sqlite3.connect(folder / "a.db")) as database, database:
         database.execute("create table t (id, text)")
     return (folder / "a.db").read_bytes()
 
