@@ -240,7 +240,7 @@ def test_a_server_that_does_not_start_tells_why(state: Path, tmp_path: Path) -> 
     broken.mkdir()
     (broken / "prometheus").write_text("#!/bin/sh\necho 'no such luck' >&2\nexit 3\n")
     (broken / "prometheus").chmod(0o755)
-    with pytest.raises(UsageError, match=r"Prometheus ended at once[\s\S]*no such luck"):
+    with pytest.raises(UsageError, match=r"Prometheus exited immediately[\s\S]*no such luck"):
         utils.run_prometheus(broken, 19_999, tmp_path / "monitor")
     assert not utils.is_prometheus_running(tmp_path / "monitor")
 

@@ -1,4 +1,4 @@
-"""When to be alarmed, for Prometheus and for Grafana: both are given the same rules."""
+"""Alert rules, the same for Prometheus and Grafana."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Alert(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """The rule as Prometheus wants it."""
+        """The rule in Prometheus' format."""
         return f"({self.expression}) > {self.limit:g}"
 
 

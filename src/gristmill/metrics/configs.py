@@ -18,7 +18,7 @@ from gristmill.storage.atomic import write_bytes_atomic
 
 ADDRESS = "127.0.0.1"
 RETENTION = "30d"
-"""How long Prometheus keeps what it has seen."""
+"""How long Prometheus keeps its data."""
 _REFRESH = "5s"
 _PROMETHEUS_IMAGE = "prom/prometheus:v2.55.1"
 _GRAFANA_IMAGE = "grafana/grafana:11.4.0"
@@ -42,12 +42,12 @@ class MonitorFiles:
 
     @property
     def data(self) -> Path:
-        """What Prometheus has seen."""
+        """Prometheus' data."""
         return self.folder / "data"
 
     @property
     def grafana(self) -> Path:
-        """Everything of Grafana."""
+        """Grafana's folder."""
         return self.folder / "grafana"
 
     @property
@@ -57,11 +57,11 @@ class MonitorFiles:
 
     @property
     def compose(self) -> Path:
-        """Both as containers."""
+        """The Compose file for both."""
         return self.folder / "compose.yaml"
 
     def prometheus_options(self, port: int) -> list[str]:
-        """How Prometheus is started."""
+        """The command line of Prometheus."""
         return [
             f"--config.file={self.prometheus}",
             f"--storage.tsdb.path={self.data}",
@@ -73,7 +73,7 @@ class MonitorFiles:
         """Write Prometheus' configuration and its alert rules.
 
         Args:
-            interval_s: Seconds between two looks at a run.
+            interval_s: Seconds between two scrapes of a run.
             ray: Further temporary folders of Ray clusters to watch.
         """
         make_private(self.folder)
@@ -93,7 +93,7 @@ class MonitorFiles:
         _write_yaml(self.prometheus, config)
 
     def write_grafana(self, *, port: int, prometheus_port: int, interval_s: float) -> None:
-        """Write Grafana's configuration, and what it shows from the beginning: data source, dashboards, alerts."""
+        """Write Grafana's configuration, and its provisioning: data source, dashboards, alerts."""
         make_private(self.folder)
         make_private(self.grafana)
         provisioning, dashboards = self.grafana / "provisioning", self.grafana / "dashboards"
@@ -125,7 +125,7 @@ class MonitorFiles:
         write_bytes_atomic(str(self.grafana_ini), self._ini(port).encode())
 
     def _ini(self, port: int) -> str:
-        # Whoever can reach the port may look and nothing else: there is no administrator with a known password.
+        # Anyone who can reach the port has read-only access: there is no administrator with a known password.
         return f"""[server]
 http_addr = {ADDRESS}
 http_port = {port}
@@ -156,7 +156,7 @@ check_for_plugin_updates = false
 """
 
     def write_compose(self, *, port: int, grafana_port: int) -> None:
-        """Write a file by which `docker compose` starts both; on the host's network, where the runs are."""
+        """Write a file for `docker compose` that starts both on the host's network, where the runs are."""
         user = f"{os.getuid()}:{os.getgid()}"
         targets, folder = targets_folder(), self.folder
         places = [f"{place}:{place}:ro" for place in ray_folders()]

@@ -1,4 +1,4 @@
-"""Metrics of a run for others to read: at a port of this machine, or in a file."""
+"""Exports the metrics of a run: on a local port, or to a file."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.1"
 _FILE_S = 10.0
-"""Seconds between two states of the file."""
+"""Seconds between two updates of the file."""
 _MOST_CHARS = 40
 _numbers = itertools.count(1)
 
 
 class MetricsExport:
-    """Exports the metrics of one run, from when it is made until it is closed; add it to the listeners of the run.
+    """Exports the metrics of one run from construction until it is closed; add it to the listeners of the run.
 
     Args:
-        name: How the run is called.
-        port: A port of this machine, 0 for any free one; None for none. Reachable from this machine only.
-        file: A file that is renewed every ten seconds and at the end, for the text file collector of a node exporter
+        name: Name of the run.
+        port: A local port, 0 for any free one; None for none. Only reachable from this machine.
+        file: A file that is updated every ten seconds and at the end, for the textfile collector of the node exporter
             (which reads `*.prom`); None for none.
 
     Attributes:
-        notice: Where the metrics are, in a sentence.
+        notice: A sentence that says where the metrics are.
 
     Raises:
         MissingExtraError: The package prometheus-client is not installed.
@@ -71,7 +71,7 @@ class MetricsExport:
         self.notice = f"Metrics: {' and '.join(places)}"
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event."""
+        """Handle an event."""
         self._metrics(event)
         if self._file is None or not isinstance(event, TaskFinished | Sample | RunStarted):
             return
@@ -83,7 +83,7 @@ class MetricsExport:
         return Notice(self.notice)
 
     def close(self) -> None:
-        """Export no more; the file stays, with the last figures."""
+        """Stop exporting; the file keeps the last figures."""
         if self._file is not None:
             self._write()
         self._open.close()
@@ -96,7 +96,7 @@ class MetricsExport:
         try:
             write_to_textfile(str(self._file), self._registry)
         except OSError as error:
-            if first:  # later on, the run goes on without
+            if first:  # later, the run continues without it
                 raise UsageError(
                     f"The metrics file {str(self._file)!r} cannot be written: {error.strerror}. Name a file in an "
                     "existing, writable folder.",
@@ -113,7 +113,7 @@ class MetricsExport:
         self._open.callback(thread.join)
         self._open.callback(server.server_close)
         self._open.callback(server.shutdown)
-        # Without the list, a monitor does not find the run by itself; the metrics are there all the same.
+        # Without the list, a monitor does not find the run by itself, but the metrics are available.
         with contextlib.suppress(OSError):
             self._open.enter_context(listed_run(server.server_port))
         return int(server.server_port)
@@ -128,6 +128,6 @@ def _port_problem(port: int, error: Exception) -> str:
 
 
 def _run_name(name: str) -> str:
-    """A name that tells runs apart, also two of the same pipeline in one second."""
+    """A unique name, even for two runs of the same pipeline in one second."""
     plain = re.sub(r"[^\w.-]+", "-", name)[:_MOST_CHARS].strip("-") or "run"
     return f"{plain}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}-{next(_numbers)}"

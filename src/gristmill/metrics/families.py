@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 PREFIX = "gristmill_"
 RUN = "run"
-"""The label that every metric has besides its own: which run it is about."""
+"""The label that every metric has in addition to its own: its run."""
 
 LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
 class Family(NamedTuple):
-    """One metric; counters are called without the `_total` that Prometheus shows."""
+    """One metric; counters are named without the `_total` that Prometheus shows."""
 
     kind: str
     help: str
@@ -80,7 +80,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def shown_names() -> frozenset[str]:
-    """The names by which Prometheus knows the metrics."""
+    """The names of the metrics in Prometheus."""
     names = set()
     for name, family in FAMILIES.items():
         full = PREFIX + name

@@ -1,4 +1,4 @@
-"""The monitor of a user: a Prometheus, and a Grafana where there is one, that watch all runs by themselves."""
+"""The monitor of a user: a Prometheus, and a Grafana if installed, that find and monitor all runs automatically."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _GET_PROMETHEUS = "https://prometheus.io/download"
 
 @dataclass(frozen=True, slots=True)
 class MonitorStatus:
-    """What runs of a monitor, and which pipelines it watches.
+    """The running services of a monitor, and the pipelines that it monitors.
 
     Attributes:
         files: Its files.
         prometheus: The Prometheus that was started; None if none runs.
-        grafana: The same of Grafana.
-        targets: The addresses of the runs that serve metrics now.
+        grafana: The same for Grafana.
+        targets: The addresses of the runs that currently serve metrics.
     """
 
     files: MonitorFiles
@@ -72,7 +72,7 @@ class Monitor:
     """A Prometheus and a Grafana of one user, which run until they are stopped.
 
     Args:
-        folder: Where its files and its history are; None is the folder of this user on this machine.
+        folder: Folder of its files and data; None for this user's folder on this machine.
 
     Example:
         >>> monitor = Monitor()
@@ -86,12 +86,12 @@ class Monitor:
     def up(
         self, *, prometheus_port: int | None = None, grafana_port: int | None = None, interval_s: float = INTERVAL_S
     ) -> MonitorStatus:
-        """Write all files and start what does not run yet.
+        """Write all files and start the services that are not running yet.
 
         Args:
             prometheus_port: The port of Prometheus; by default 9090 or the next free one.
             grafana_port: The port of Grafana; by default 3000 or the next free one.
-            interval_s: Seconds between two looks at a run.
+            interval_s: Seconds between two scrapes of a run.
 
         Raises:
             UsageError: There is no Prometheus on this machine, a port is in use, or a server does not start.
@@ -107,7 +107,7 @@ class Monitor:
             if prometheus is None:
                 prometheus = self.start_prometheus(port)
                 state["prometheus"] = prometheus.record()
-                self._save(state)  # whatever comes now, it can be stopped
+                self._save(state)  # from now on it can be stopped
             else:
                 prometheus.reload()
             if grafana is None and find_grafana() is not None:
@@ -115,7 +115,7 @@ class Monitor:
         return self.status()
 
     def start_prometheus(self, port: int, folder: str | os.PathLike[str] | None = None) -> Server:
-        """Start Prometheus with the files that are there; `folder` holds the program, if it is not on the path.
+        """Start Prometheus with the existing files; `folder` contains the program, if it is not on the PATH.
 
         Raises:
             UsageError: There is none, or it does not start.

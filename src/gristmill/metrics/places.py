@@ -1,6 +1,6 @@
-"""Where the monitor of a user keeps its files, and how running pipelines are found there.
+"""The folders of a user's monitor, and how running pipelines are found.
 
-Every run with a metrics port leaves a small file while it runs, which Prometheus watches. Folders are those of one user
+Every run with a metrics port keeps a small file while it runs, which Prometheus watches. Folders are those of one user
 on one machine: home folders may be shared by several.
 """
 
@@ -20,11 +20,11 @@ from gristmill.storage.atomic import write_json_atomic
 JOB = "gristmill"
 _TARGET = re.compile(r"run-(?P<pid>\d+)-(?P<started>\d+)-\d+\.json")
 RAY_DISCOVERY_FILE = "prom_metrics_service_discovery.json"
-"""What Ray calls the file in which it lists the places of its own metrics, in its temporary folder."""
+"""Name of the file in Ray's temporary folder that lists the endpoints of its metrics."""
 
 
 def monitor_folder(metrics_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of the monitor: the one given, else that of this user on this machine."""
+    """The folder of the monitor: the given one, or that of this user on this machine."""
     if metrics_dir is not None:
         return Path(metrics_dir).expanduser().absolute()
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -37,7 +37,7 @@ def targets_folder() -> Path:
 
 
 def make_private(folder: Path) -> Path:
-    """A folder that only its user can read; those above it are made as usual."""
+    """A folder that only its user can read; its parents are created as usual."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder
@@ -62,7 +62,7 @@ def listed_run(port: int) -> Iterator[None]:
 
 
 def sweep_targets(folder: Path | None = None) -> list[Path]:
-    """Remove what runs that were killed have left; returns the files of those that run."""
+    """Remove leftovers of killed runs; returns the files of running ones."""
     running = []
     for file in sorted((folder or targets_folder()).glob("run-*.json")):
         match = _TARGET.fullmatch(file.name)

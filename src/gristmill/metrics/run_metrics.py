@@ -1,7 +1,7 @@
 """The metrics of one run: a listener to its events, and what Prometheus reads.
 
-Nothing is measured for it: figures come from the events that display and record hear too. Only the memory and the
-processors of the machine are looked up, when it is requested for the metrics.
+It measures nothing itself: the figures come from the events that the display and the record also use. Only the memory
+and CPU usage of the machine are queried, when metrics are requested.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gristmill.observe.events import (
 from gristmill.observe.memory import available_memory, gpu_devices, memory_limit
 
 OTHER = "other"
-"""The label of everything beyond the most series that a metric may have."""
+"""The label of everything beyond the maximum number of series of a metric."""
 _MOST_SERIES = 200
 _MOST_CHARS = 120
 _STATES = ("running", "done", "failed", "interrupted")
@@ -60,7 +60,7 @@ Labels = tuple[str, ...]
 
 
 class _Latency:
-    """How many calls took how long."""
+    """A histogram of call durations."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
@@ -82,7 +82,7 @@ class RunMetrics:
     """Listens to a run, which may consist of several pipelines, and provides its metrics.
 
     Args:
-        run: What the run is called in the label `run`.
+        run: Value of the label `run`.
 
     Example:
         >>> metrics = RunMetrics("english-1")
@@ -103,7 +103,7 @@ class RunMetrics:
     # --- listening ---
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event."""
+        """Handle an event."""
         with self._lock:
             if isinstance(event, TaskFinished):
                 self._task(event)
@@ -146,7 +146,7 @@ class RunMetrics:
             self._values[name][()] = value
         self._values["run_start_time_seconds"].setdefault((), event.at)
         self._values["last_progress_time_seconds"][()] = event.at
-        # Zeros from the beginning: a rate needs a first value, and a panel that shows nothing looks broken.
+        # Zeros from the beginning: a rate needs a first value, and an empty panel looks broken.
         for name in _OF_RUN:
             self._add(name, (), 0)
         for kind in ("quarantined", "failed", "crashed"):
@@ -215,7 +215,7 @@ class RunMetrics:
         self._values["worker_memory_bytes"] = held
 
     def _by_slot(self, segment: str, workers: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-        """The memory of workers by small numbers that are used again: a long run has very many workers, one by one."""
+        """The memory of workers by small, reused numbers: a long run has very many workers over time."""
         slots = self._slots.setdefault(segment, {})
         for gone in slots.keys() - workers.keys():
             del slots[gone]
@@ -235,7 +235,7 @@ class RunMetrics:
         return label if len(label) <= _MOST_CHARS else f"{label[: _MOST_CHARS - 1]}…"
 
     def _bounded(self, name: str, labels: Sequence[str], series: Mapping[Labels, Any] | None = None) -> Labels:
-        """The labels, or those of what is beyond the most series that a metric may have."""
+        """The labels, or the overflow labels if the metric has reached its maximum number of series."""
         key = tuple(labels)
         known = self._values[name] if series is None else series
         if key in known:
@@ -255,7 +255,7 @@ class RunMetrics:
     # --- what Prometheus reads ---
 
     def collect(self) -> Iterable[Metric]:
-        """Every metric with its present values, for a `CollectorRegistry`."""
+        """Every metric with its current values, for a `CollectorRegistry`."""
         with self._lock:
             values = {name: dict(series) for name, series in self._values.items()}
             latency = {key: (one.cumulated(), one.seconds) for key, one in self._latency.items()}
@@ -276,12 +276,12 @@ class RunMetrics:
 
 
 def machine_values() -> dict[str, dict[Labels, float]]:
-    """Memory, processors and GPUs of this machine."""
+    """Memory, CPUs and GPUs of this machine."""
     import psutil
 
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
-    # What virtual machines got is part of the time that processes had.
+    # Guest time is already included in user time.
     spent = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0) - idle
     found: dict[str, dict[Labels, float]] = {
         "machine_memory_bytes": {(): memory_limit()},

@@ -1,4 +1,4 @@
-"""Prometheus and Grafana as processes: finding the programs, starting them and ending what was started."""
+"""Prometheus and Grafana as processes: finding the programs, starting and stopping them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ ADDRESS = "127.0.0.1"
 _START_S = 60.0
 _END_S = 20.0
 _PORTS = 100
-"""How many ports after the usual one are tried before any free one is taken."""
+"""Number of ports to try after the default one before using any free port."""
 _GRAFANA_HOMES = ("/usr/share/grafana", "/opt/grafana", "/usr/local/share/grafana")
 _LOG_CHARS = 600
 _started: list[subprocess.Popen[bytes]] = []
-"""What this process has started, to learn of its end; it outlives this process."""
+"""Processes that this one started, to notice their end; they outlive this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that was started by a monitor; number and start time of its process tell it from all others."""
+    """A server that was started by a monitor, identified by the id and start time of its process."""
 
     pid: int
     started: int
@@ -40,14 +40,14 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Its URL."""
         return f"http://{ADDRESS}:{self.port}"
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it is running."""
         for child in _started:
-            child.poll()  # one that has ended is a zombie until it is asked
+            child.poll()  # an ended process is a zombie until it is polled
         return process_start_time(self.pid) == self.started
 
     def record(self) -> dict[str, Any]:
@@ -56,14 +56,14 @@ class Server:
 
     @classmethod
     def of(cls, record: Any) -> Server | None:
-        """From plain values; None if they are none."""
+        """From plain values; None if they are invalid."""
         try:
             return cls(**{key: int(record[key]) for key in ("pid", "started", "port")})
         except (KeyError, TypeError, ValueError):
             return None
 
     def stop(self) -> bool:
-        """End it; says whether it had been running. A process that is not the one that was started is left alone."""
+        """Stop it; returns whether it was running. A different process with the same id is left alone."""
         if not self.runs:
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -76,21 +76,21 @@ class Server:
         return True
 
     def reload(self) -> None:
-        """Have it read its configuration again."""
+        """Make it reload its configuration."""
         if self.runs:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGHUP)
 
 
 def start(name: str, command: Sequence[str], *, port: int, log: Path, ready: str) -> Server:
-    """Start a server that outlives this process, and wait until it answers.
+    """Start a server that outlives this process, and wait until it responds.
 
     Args:
-        name: What it is called in messages.
+        name: Its name in messages.
         command: The program and its arguments.
-        port: Where it will answer.
-        log: A file for what it prints.
-        ready: The path of a page that it has once it is ready.
+        port: The port it will listen on.
+        log: A file for its output.
+        ready: The path of a page that exists once it is ready.
 
     Raises:
         UsageError: It does not start.
@@ -109,7 +109,7 @@ def start(name: str, command: Sequence[str], *, port: int, log: Path, ready: str
         with contextlib.suppress(OSError, urllib.error.URLError):
             with urllib.request.urlopen(f"http://{ADDRESS}:{port}{ready}", timeout=2):
                 pass
-            if process.poll() is None:  # else somebody else answers there
+            if process.poll() is None:  # otherwise another program responds there
                 return Server(process.pid, begun, port)
         time.sleep(0.1)
     ended = process.poll() is not None
@@ -117,19 +117,19 @@ def start(name: str, command: Sequence[str], *, port: int, log: Path, ready: str
         process.kill()
         process.wait()
     told = log.read_text(errors="replace")[-_LOG_CHARS:].strip()
-    what = "ended at once" if ended else f"did not answer within {_START_S:g} s"
-    raise UsageError(f"{name} {what}. What it said last, in {log}:\n{told}", log=str(log))
+    what = "exited immediately" if ended else f"did not respond within {_START_S:g} s"
+    raise UsageError(f"{name} {what}. The end of its log, {log}:\n{told}", log=str(log))
 
 
 def choose_port(wanted: int | None, usual: int, *, option: str, taken: Sequence[int] = ()) -> int:
-    """A free port: the one that is wanted, else the usual one or one of the next.
+    """A free port: the requested one, or else the default or one of the next.
 
     Raises:
-        UsageError: The one that is wanted is in use.
+        UsageError: The requested port is in use.
     """
     if wanted is not None:
         if not is_free(wanted):
-            raise UsageError(f"Port {wanted} is already in use. Choose another one with {option}, or leave it out.")
+            raise UsageError(f"Port {wanted} is already in use. Choose another one with {option}, or omit the option.")
         return wanted
     for port in range(usual, usual + _PORTS):
         if port not in taken and is_free(port):
@@ -148,12 +148,12 @@ def is_free(port: int) -> bool:
 
 
 def find_prometheus(folder: str | os.PathLike[str] | None = None) -> str | None:
-    """The program of Prometheus: in `folder`, else on the path."""
+    """The program of Prometheus: in `folder`, or on the PATH."""
     return shutil.which("prometheus", path=None if folder is None else os.fspath(folder))
 
 
 def find_grafana(folder: str | os.PathLike[str] | None = None) -> list[str] | None:
-    """How Grafana's server is called, with the folder of its own files: in `folder`, else on the path."""
+    """The command of Grafana's server, with the folder of its own files: in `folder`, or on the PATH."""
     path = None if folder is None else os.pathsep.join((os.path.join(folder, "bin"), os.fspath(folder)))
     for name, more in (("grafana", ["server"]), ("grafana-server", [])):
         program = shutil.which(name, path=path)

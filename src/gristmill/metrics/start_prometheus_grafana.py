@@ -1,4 +1,4 @@
-"""Starts the monitor from Python, by the name that scripts know."""
+"""Starts the monitor from Python, under the name that existing scripts use."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def start_prometheus_grafana(
     grafana_web_port: int = GRAFANA_PORT,
     metrics_dir: str | os.PathLike[str] | None = None,
 ) -> MonitorStatus:
-    """Start Prometheus, and Grafana where it is installed; both run until `gristmill monitor down`.
+    """Start Prometheus, and Grafana if it is installed; both run until `gristmill monitor down`.
 
-    Nothing is downloaded. What runs already is left as it is, and a port in use is replaced by the next free one: the
-    result tells where they are.
+    Nothing is downloaded. Services that are already running are left alone, and a port in use is replaced by the next
+    free one: the result has their URLs.
 
     Args:
         prometheus_web_port: The port of Prometheus.
         grafana_web_port: The port of Grafana.
-        metrics_dir: Where configuration and history are; by default a folder of this user.
+        metrics_dir: Folder of configuration and data; by default this user's folder.
 
     Raises:
         UsageError: There is no Prometheus on this machine, or it does not start.

@@ -1,6 +1,6 @@
-"""Parts of the monitor by the names that scripts know.
+"""Parts of the monitor under the names that existing scripts use.
 
-Nothing here downloads anything: Prometheus and Grafana come from the system's packages or from their makers.
+Nothing here downloads anything: install Prometheus and Grafana from the system's packages or their websites.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def write_grafana_configs(grafana_web_port: int, prometheus_web_port: int, metri
 def add_ray_prometheus_metrics_service_discovery(
     ray_temp_dir: str | os.PathLike[str], metrics_dir: Folder = None
 ) -> None:
-    """Watch the Ray cluster with this temporary folder too; those in the usual places are watched anyway."""
+    """Also monitor the Ray cluster with this temporary folder; those in the default places are always monitored."""
     Monitor(metrics_dir).watch_ray(ray_temp_dir)
 
 
 def remove_ray_prometheus_metrics_service_discovery(
     ray_temp_dir: str | os.PathLike[str], metrics_dir: Folder = None
 ) -> None:
-    """Watch the Ray cluster with this temporary folder no more."""
+    """Stop monitoring the Ray cluster with this temporary folder."""
     Monitor(metrics_dir).watch_ray(ray_temp_dir, watch=False)

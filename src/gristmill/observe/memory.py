@@ -1,4 +1,4 @@
-"""Available memory, processor cores and GPUs, and how much of the memory a run's processes use.
+"""Available memory, CPU cores and GPUs, and how much of the memory a run's processes use.
 
 Processes are measured by PSS: a page shared by n processes counts 1/n in each, so the sum over a tree of forked workers
 is what the machine really provides. Limits are the tightest of the machine's and of every enclosing control group.

@@ -1,4 +1,4 @@
-"""A recipe with what the command line says about its documents: what to read and to write, and where the text is."""
+"""Applies command-line options to a recipe: what to read and write, and the text column."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PARAMETERS = {
     "output_filetype": ("Writer", "filetype"),
     "compression": ("Writer", "compression"),
 }
-"""For each option, how the stages that it is for are called, and their parameter."""
+"""For each option, the suffix of the stages it applies to, and their parameter."""
 _TEXT_FIELDS = ("text_field", "input_fields")
-"""What stages call the column that they read the text from; filters and stages the one, modifiers the other."""
+"""Parameters that name the text column: the first for filters and stages, the second for modifiers."""
 
 
 def adjust(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
@@ -32,11 +32,10 @@ def adjust(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
     Args:
         recipe: The recipe.
         options: `input_filetype`, `errors`, `limit`, `sample` and `seed` for its reader, `output_filetype` and
-            `compression` for its writer, and `text_field` for every stage that takes the column of the text and
-            does not name it.
+            `compression` for its writer, and `text_field` for every stage that has a text column and does not set it.
 
     Raises:
-        RecipeError: The recipe has no stage that an option could be for.
+        RecipeError: The recipe has no stage that an option applies to.
 
     Example:
         >>> adjust(recipe, {"limit": 100, "text_field": "content"})
@@ -55,7 +54,7 @@ def adjust(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
         if name == "filetype" and entry.name != f"Document{kind}":
             raise recipe_error(
                 f"{recipe.source.where(('stages', place, entry.name))}: {shown} does not apply to {entry.name}. "
-                f"Write Document{kind} instead, which takes every format."
+                f"Use Document{kind} instead, which supports every format."
             )
         stages[place] = replace(entry, parameters={**entry.parameters, name: value})
     return replace(recipe, stages=tuple(stages))
@@ -73,6 +72,6 @@ def _set_text_field(recipe: Recipe, stages: list[StageEntry], column: str) -> No
             changed = True
     if not changed:
         raise recipe_error(
-            f"{recipe.source.origin}: --text-field has no effect: no stage reads a text, or all of them name its "
-            "column. Change the recipe instead."
+            f"{recipe.source.origin}: --text-field has no effect: no stage reads text, or all of them set its column. "
+            "Change the recipe instead."
         )

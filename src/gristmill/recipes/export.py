@@ -1,7 +1,7 @@
-"""From a pipeline back to a recipe, where every stage is a registered one with plain parameters.
+"""Converts a pipeline back to a recipe, if every stage is registered and has plain parameters.
 
-Parameters are read from the attributes of the same name, else looked for among the values that the object holds. Either
-way they are proved: a stage built from the entry must be in the same state as the original, or there is no recipe.
+Parameters are read from the attributes of the same name, otherwise searched for among the values of the object. Either
+way they are verified: a stage built from the entry must be in the same state as the original, or the conversion fails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def to_recipe(pipeline: Pipeline) -> Recipe:
     """The recipe that yields the same pipeline.
 
     Raises:
-        RecipeError: A stage is not registered, or has a state that no parameters of a recipe give (a function, say).
+        RecipeError: A stage is not registered, or has a state that no recipe parameters produce (such as a function).
 
     Example:
         >>> recipe = to_recipe(pipeline)
@@ -61,7 +61,7 @@ def _entry(stage: Any) -> StageEntry:
     parameters = {**_parameters(inner, stage), **options}
     settings = _settings(stage)
     problems: list[str] = []
-    for name in ({}, {"name": stage.name}):  # given only where a stage would not get it by itself
+    for name in ({}, {"name": stage.name}):  # only set if a stage would not get it by default
         settings |= name
         whole = {**parameters, **({SETTINGS_KEY: settings} if settings else {})}
         again = build_stage(entry, whole, report=lambda _, message: problems.append(message))
@@ -75,7 +75,7 @@ def _entry(stage: Any) -> StageEntry:
 
 
 def _unwrapped(stage: Any) -> tuple[Any, dict[str, Any]]:
-    """The filter or modifier inside its wrapper, with the wrapper's options; any other stage as it is."""
+    """The filter or modifier inside its wrapper, with the wrapper's options; any other stage unchanged."""
     if type(stage).__name__ not in _WRAPPERS:
         return stage, {}
     attribute, kind = _WRAPPERS[type(stage).__name__]
@@ -137,7 +137,7 @@ def _may_be(value: Any, parameter: Parameter) -> bool:
 
 
 def _kept(made: Any, name: str) -> Any:
-    """The value of a parameter as the object stores it; properties are not asked, since they may compute."""
+    """The value of a parameter as the object stores it; properties are not read, since they may compute."""
     state = vars(made)
     for holder in (state, *(value for value in state.values() if isinstance(value, dict))):
         for key in (name, f"_{name}"):
@@ -148,14 +148,14 @@ def _kept(made: Any, name: str) -> Any:
 
 
 def _equal(value: Any, default: Any) -> bool:
-    # Constructors turn None into an empty collection; the proof by building again tells if that is not so here.
+    # Constructors turn None into an empty collection; rebuilding the stage verifies that this is the case here.
     if default is None and isinstance(value, list | tuple | dict) and not value:
         return True
     return type(value) is type(default) and bool(value == default)
 
 
 def _settings(stage: Any) -> dict[str, Any]:
-    """What `with_` has changed."""
+    """The settings changed by `with_`."""
     if isinstance(stage, CompositeStage):
         changed = dict(stage._keywords)
     else:

@@ -1,9 +1,9 @@
 r"""`${a.b}` and `???` in plain YAML values, in the notation of OmegaConf.
 
 A reference names another value of the same file by its place: `${input_path}`, `${io.path}`, `${files[0]}`, `${.near}`
-beside it, `${..above}`, and `${paths.${kind}}`. `\${` is a plain `${`. `???` marks a value that must be set. Resolvers
-(`${oc.env:HOME}`) are refused: a recipe is data, and does not read the environment or call functions. References nest
-and multiply only up to fixed limits, and one that leads back to itself is an error.
+beside it, `${..above}`, and `${paths.${kind}}`. `\${` is a literal `${`. `???` marks a value that must be set.
+Resolvers (`${oc.env:HOME}`) are refused: a recipe is data, and does not read the environment or call functions.
+References nest and multiply only up to fixed limits, and one that leads back to itself is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MARK = re.compile(r"\$\{|\}")
 _PLACE = re.compile(r"(\.*)([^.\[\]{}\s]+(?:\.[^.\[\]{}\s]+|\[[^.\[\]{}\s]+\])*)")
 _STEP = re.compile(r"[^.\[\]]+")
 _FAILED: Any = object()
-"""Stands for a value that a problem was reported for; never seen by callers, who raise what was reported."""
+"""Stands for a value with a reported problem; callers never see it, because they raise the problems."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Interpolation:
 
     Args:
         root: The whole file.
-        report: Told about missing values, unknown places, resolvers and cycles.
+        report: Called with missing values, unknown places, resolvers and cycles.
 
     Example:
         >>> Interpolation({"folder": "in", "path": "${folder}/a.jsonl"}, report).value_at(("path",))
@@ -78,7 +78,7 @@ class Interpolation:
         return self._text(found, path) if isinstance(found, str) and "${" in found else found
 
     def _text(self, text: str, path: Path) -> Any:
-        """A text with its references replaced; one that is a single reference takes the type of what it names."""
+        """A text with its references replaced; a single reference keeps the type of its value."""
         pieces: list[list[Any]] = [[]]  # of the text itself, then of each reference that is still open
         end = 0
         for match in _MARK.finditer(text):

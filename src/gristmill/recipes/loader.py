@@ -1,4 +1,4 @@
-"""Recipes: found by name or path, read from YAML, checked whole before anything runs, turned into pipelines."""
+"""Recipes: found by name or path, read from YAML, fully checked before anything runs, turned into pipelines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SAMPLE_FILE = SHIPPED.parent / "sample" / "sample.jsonl.gz"
 """The shipped sample of real documents."""
 
 MOST_STAGES = 1000
-"""More than any recipe has: a file that was meant for something else, or to keep the program busy."""
+"""More than any real recipe has: such a file is something else, or hostile."""
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -54,14 +54,14 @@ class Recipe:
     """A pipeline as data.
 
     Attributes:
-        name: What the pipeline is called.
+        name: Name of the pipeline.
         description: What it is for.
         stages: Its stages in order.
-        executor: The executor it asks for, if it does.
+        executor: The executor it requests, if any.
         executor_config: Settings for that executor.
         variables: The value of each variable.
         workflow: The deduplication workflow that the recipe runs instead of stages.
-        ray_client: Settings of the Ray cluster to start for executors on Ray, where the recipe has some.
+        ray_client: Settings of the Ray cluster to start for executors on Ray, if any.
         source: The text it came from; only used in messages.
     """
 
@@ -79,8 +79,7 @@ class Recipe:
         """The pipeline, ready to run.
 
         Args:
-            allow_code: The modules of user code that the recipe may name stages of (`mymodule:MyStage`), and that are
-                imported for it.
+            allow_code: Modules of user code whose stages the recipe may use (`mymodule:MyStage`); they are imported.
 
         Raises:
             RecipeError: A name or a parameter is wrong (lists everything that is), or the recipe is a workflow.
@@ -107,7 +106,7 @@ class Recipe:
             if stage is not None:
                 stages.append(stage)
         problems.raise_if_any()
-        # Those that explain a plan: no secrets, and not where the input and the output are.
+        # Only those that explain a plan: no secrets, and no input or output paths.
         variables = {
             name: value
             for name, value in sorted(self.variables.items())
@@ -132,7 +131,7 @@ class Recipe:
         return workflow
 
     def cluster(self, executor: str) -> AbstractContextManager[Any]:
-        """The Ray cluster that the recipe asks for, to run inside; nothing for the local executor.
+        """A context with the Ray cluster that the recipe requests; does nothing for the local executor.
 
         Raises:
             RecipeError: A setting of the cluster is wrong; lists everything that is.
@@ -151,11 +150,11 @@ class Recipe:
         return RayClient(**accepted)
 
     def to_yaml(self, *, secrets: bool = True) -> str:
-        """The recipe as text that `parse_recipe` reads; values stand in the place of variables.
+        """The recipe as text that `parse_recipe` reads; variables are replaced by their values.
 
         Args:
-            secrets: Write the values of parameters and options that hold a token or a password, which must not lie
-                beside an output.
+            secrets: Write the values of parameters and options that hold a token or a password, which must not be
+                stored beside an output.
         """
         whole: dict[str, Any] = {"name": self.name}
         if self.description:
@@ -199,7 +198,7 @@ def load_recipe(
     Args:
         path: The YAML file, or as text also the name of a shipped recipe.
         variables: Values that take precedence over the recipe's defaults.
-        text_field: The value of the variable `text_field`, where the recipe has one.
+        text_field: The value of the variable `text_field`, if the recipe has one.
 
     Raises:
         RecipeError: The file is missing or is not a recipe; lists everything that is wrong.
@@ -232,7 +231,7 @@ def parse_recipe(
     Args:
         text: YAML with `name`, `stages` and, if wanted, `description`, `variables` and `executor`; or in the form of
             NeMo Curator's configuration files, with `_target_`.
-        origin: How error messages call the text.
+        origin: Name of the text in error messages.
         variables: Values that take precedence over the recipe's defaults.
         text_field: The value of the variable `text_field`, where the recipe has one.
 
@@ -296,7 +295,7 @@ def _configuration(source: Source, variables: Mapping[str, Any], text_field: str
 
 
 def _variables(defaults: Any, given: Mapping[str, Any], used: set[str], problems: Problems) -> dict[str, Any]:
-    """The value of each variable; `used` are the names that the recipe asks for."""
+    """The value of each variable; `used` are the names that the recipe uses."""
     if not isinstance(defaults, dict):
         problems.add(("variables",), "'variables' must be a mapping of names to defaults.")
         defaults = {}
@@ -378,7 +377,7 @@ def substitute(
 ) -> Any:
     """`value` with its variables replaced; `$${` stands for a literal `${`.
 
-    A text that is one variable and nothing else takes the variable's value with its type; inside other text the value
+    A text that consists of a single variable becomes its value, with its type; inside other text the value
     is written out, which only texts, numbers and booleans allow. `spare` are variables that nothing uses: a missing one
     may be a misspelling of one of them.
     """
@@ -424,7 +423,7 @@ def _no_value(name: str, spare: Collection[str]) -> str:
 
 
 def _escaped(value: Any, secrets: bool) -> Any:
-    """`value` with every `${` written so that reading it returns the same text; secrets only if asked for."""
+    """`value` with every `${` written so that reading it returns the same text; secrets only if requested."""
     if isinstance(value, str):
         return value.replace("${", "$${")
     if isinstance(value, Mapping):

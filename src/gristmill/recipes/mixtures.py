@@ -25,11 +25,11 @@ def load_mixture(path: str | os.PathLike[str], *, output: str | None = None, **o
 
     Args:
         path: The file.
-        output: Where to write, instead of what the file says.
+        output: Where to write, instead of the output in the file.
         **options: Options of `MixWorkflow` that a file does not have, such as `record_path`.
 
     Raises:
-        RecipeError: The file cannot be used as it is written; says every problem with its line.
+        RecipeError: The file cannot be used as it is written; lists every problem with its line.
 
     Example:
         >>> load_mixture("mix.yaml", output="mixed/").run()
@@ -83,7 +83,7 @@ class _Reading:
         self.problems: list[str] = []
 
     def problem(self, path: Path, text: str) -> None:
-        """Note a problem at a place."""
+        """Record a problem at a place."""
         self.problems.append(f"{self.source.where(path)}: {text}")
 
     def stop(self) -> None:

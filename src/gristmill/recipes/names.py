@@ -1,7 +1,7 @@
 """The names of this package that a recipe may use, and what they stand for.
 
-A name leads to a class by the table here alone; what is not in it is looked for among the stages of others (see
-`user_stages`). Importing this module loads no stage, so that a command can start its workers before it loads them.
+Names are resolved only by this table; other names are looked up among user stages (see `user_stages`). Importing this
+module loads no stage, so that a command can start its workers before it loads them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = (STAGE, FILTER, MODIFIER)
 class Registered:
     """What a name stands for: a stage, a filter (used through `ScoreFilter`) or a modifier (through `Modify`).
 
-    `attribute` is what the module calls it, where that is not `name`.
+    `attribute` is its name in the module, if that is not `name`.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Registered:
     attribute: str = ""
 
     def load(self) -> Any:
-        """The class itself (of user code, maybe a stage that a decorator has made); imports its module.
+        """The class itself (for user code, possibly a stage made by a decorator); imports its module.
 
         Raises:
             MissingExtraError: The class needs a package that is not installed.
@@ -40,7 +40,7 @@ class Registered:
         return attrgetter(self.attribute)(module) if self.attribute else getattr(module, self.name)
 
     def documentation(self) -> str:
-        """The docstring of the class, of its constructor when the class has none."""
+        """The docstring of the class, or of its constructor if the class has none."""
         cls = self.load()
         own = cls.__dict__.get("__doc__") or ""
         # A dataclass without a docstring gets its signature as one, which the table of parameters shows better.

@@ -1,6 +1,6 @@
-"""How an entry of a recipe becomes a stage.
+"""Turns an entry of a recipe into a stage.
 
-Values are checked against the signature and type hints of what they are for, before anything is built.
+Values are checked against the signature and type hints of the class before anything is built.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WRAPPERS = {
     "Modify": "a modifier stands by itself: '- UrlRemover: {input_fields: text}'. "
     "input_fields and output_fields are given beside the modifier's own parameters.",
 }
-"""What wraps filters and modifiers in Python, and how a recipe says the same."""
+"""What wraps filters and modifiers in Python, and the equivalent in a recipe."""
 
 
 def registered(name: str, *, allow_code: Collection[str] = ()) -> Registered:
@@ -66,7 +66,7 @@ def registered(name: str, *, allow_code: Collection[str] = ()) -> Registered:
             return found
         from gristmill.ledger.record.earlier_names import earlier_name
 
-        now = next((one for one in NAMES if earlier_name(one) == name), None)  # as a report of an earlier version says
+        now = next((one for one in NAMES if earlier_name(one) == name), None)  # as in reports of earlier versions
         near = f" Did you mean {now!r}?" if now else did_you_mean(name, NAMES)
         raise UnknownNameError(
             f"There is no stage, filter or modifier named {name!r}.{near} 'gristmill stages' lists all of them.",
@@ -93,11 +93,11 @@ SETTINGS_KEY = "with"
 
 
 def filter_options(*, text_field: str = "text", score_field: str | None = None, invert: bool = False) -> None:
-    """What a filter takes in a recipe beside its own parameters."""
+    """The options of a filter in a recipe, in addition to its own parameters."""
 
 
 def modifier_options(*, input_fields: str = "text", output_fields: str | None = None) -> None:
-    """What a modifier takes in a recipe beside its own parameters."""
+    """The options of a modifier in a recipe, in addition to its own parameters."""
 
 
 def stage_settings(
@@ -108,18 +108,18 @@ def stage_settings(
     num_workers: int | None = None,
     time_limit_s: float | None = None,
 ) -> None:
-    """What every stage takes under `with:`."""
+    """The options of every stage under `with:`."""
 
 
 OPTIONS: Mapping[str, Callable[..., None]] = {FILTER: filter_options, MODIFIER: modifier_options}
 
 
 def recipe_parameters(entry: Registered) -> dict[str, Parameter]:
-    """Everything that `entry` takes in a recipe: its own parameters, then those of what wraps it."""
+    """All parameters of `entry` in a recipe: its own, then those of its wrapper."""
     made = entry.load() if entry.attribute else resolve_name(f"{entry.module}:{entry.name}")
     own = parameters_of(made) if isinstance(made, type) else {}
     options = parameters_of(OPTIONS[entry.kind]) if entry.kind in OPTIONS else {}
-    return {**own, **options, **own}  # own ones come first, and prevail over options of the same name
+    return {**own, **options, **own}  # its own come first, and take precedence over options of the same name
 
 
 def build_stage(
@@ -169,7 +169,7 @@ def build_workflow(name: str, given: Mapping[str, Any], *, report: Callable[[Pat
     cls = resolve_name(f"{WORKFLOWS[name]}:{name}")
     known = parameters_of(cls)
     if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(cls).parameters.values()):
-        # The constructor tells which others it takes.
+        # The constructor determines which others are allowed.
         known = {**known, **{key: Parameter(key, Any, None) for key in given if key not in known}}
     problems: list[tuple[Path, str]] = []
     accepted = check_parameters(given, known, problems)
@@ -189,7 +189,7 @@ def build_workflow(name: str, given: Mapping[str, Any], *, report: Callable[[Pat
 
 
 class Mismatch(ValueError):  # noqa: N818 (a finding that is always caught here, not an error of the user)
-    """A value does not fit; `path` leads to the part that does not."""
+    """A value does not fit; `path` is the path of the offending part."""
 
     def __init__(self, message: str, path: Path = ()) -> None:
         super().__init__(message)
@@ -198,7 +198,7 @@ class Mismatch(ValueError):  # noqa: N818 (a finding that is always caught here,
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a stage or filter as a recipe may give it."""
+    """One parameter of a stage or filter in a recipe."""
 
     name: str
     annotation: Any
@@ -206,7 +206,7 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
+        """Whether it is required."""
         return self.default is REQUIRED
 
     @property
@@ -229,7 +229,7 @@ def parameters_of(made: Any) -> dict[str, Parameter]:
         hints = get_type_hints(called)
     except (NameError, TypeError, AttributeError):
         hints = _resolvable_hints(called, getattr(made, "__mro__", ()))
-    # The signature of a dataclass does not show the defaults that are made anew for each object.
+    # The signature of a dataclass does not show default factories.
     fields = dataclasses.fields(made) if isinstance(made, type) and dataclasses.is_dataclass(made) else ()
     made_anew: dict[str, Any] = {}
     for one in fields:
@@ -241,7 +241,7 @@ def parameters_of(made: Any) -> dict[str, Parameter]:
             found[name] = Parameter(name, hints.get(name, Any), made_anew.get(name, parameter.default))
         elif parameter.kind is parameter.VAR_KEYWORD and name == "options" and isinstance(made, type):
             base = next(base for base in made.__mro__[1:] if "__init__" in vars(base))
-            found = {**found, **parameters_of(base), **found}  # handed on to the constructor of the base
+            found = {**found, **parameters_of(base), **found}  # passed on to the constructor of the base class
     return found
 
 
@@ -285,10 +285,10 @@ def check_parameters(
 
 
 def fit(value: Any, annotation: Any) -> Any:
-    """`value` as the annotated type wants it: a list where a tuple is wanted becomes one.
+    """`value` converted to the annotated type: a list becomes a tuple if one is expected.
 
     Raises:
-        Mismatch: The value does not fit; the message says what would.
+        Mismatch: The value does not fit; the message says what is expected.
     """
     kind: Any = type(None) if annotation is None else annotation
     if kind is Any or kind is object:

@@ -1,8 +1,8 @@
 """Recipes in the form of NeMo Curator's configuration files: `_target_`, `${…}`, `???`, `stages` or `workflow`.
 
-`_target_` is a name, not a path to import: the class at its end must be one that recipes know, and the path before it
-one of NeMo Curator's or of this package. What such a file says becomes an ordinary `Recipe`, so every command treats it
-like one in our own form. Sections that concern Hydra alone are skipped.
+`_target_` is a name, not a path to import: the class at its end must be known to recipes, and the path before it must
+belong to NeMo Curator or this package. Such a file becomes an ordinary `Recipe`, so every command treats it like one in
+our own form. Sections that only concern Hydra are skipped.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ EXECUTION_MODES = ("batch", "streaming")
 
 _PACKAGES = ("nemo_curator", "gristmill")
 _MODALITIES = frozenset({"audio", "image", "interleaved", "math", "video"})
-"""Parts of NeMo Curator whose classes may be called like ones for text."""
+"""Parts of NeMo Curator whose classes may have the same names as those for text."""
 _WITHOUT_EFFECT = frozenset({"_convert_", "_recursive_"})
-"""Keys of Hydra that only say how values are handed over; ours are always plain."""
+"""Keys of Hydra that only control how values are passed; ours are always plain."""
 _WRAPPERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ScoreFilter": ("filter_obj", ("text_field", "score_field", "invert")),
     "Modify": ("modifier_fn", ("input_fields", "output_fields")),
 }
-"""What wraps filters and modifiers: where the wrapped one is, and the options beside it."""
+"""Wrappers of filters and modifiers: the attribute of the wrapped object, and the options beside it."""
 _CENTROID_DISTANCES = ("cosine_dist_to_cent", "l2_dist_to_cent")
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a configuration file says, in terms of our recipes.
+    """The content of a configuration file, in terms of our recipes.
 
     Attributes:
         stages: The names of the stages, with their parameters.
         workflow: The name and the parameters of the workflow to run instead.
-        executor: The executor it asks for, if it does.
+        executor: The executor it requests, if any.
         executor_config: Settings for that executor.
         variables: The value of each variable that is used.
         ray_client: Settings of the cluster.
@@ -64,7 +64,7 @@ class Configuration:
 
 
 def read_targets(source: Source, given: Mapping[str, Any], *, text_field: str | None = None) -> Configuration:
-    """What a configuration file says.
+    """Read a configuration file.
 
     Args:
         source: The parsed file.
@@ -105,7 +105,7 @@ def read_targets(source: Source, given: Mapping[str, Any], *, text_field: str | 
     ray_client = _ray_client(sections.get("ray_client"), problems)
     problems.raise_if_any()
     if executor is None and ray_client is not None and ray_client.get("num_cpus") is not None:
-        config = {"num_cpus": ray_client["num_cpus"]}  # of the local executor, which takes the place of the cluster
+        config = {"num_cpus": ray_client["num_cpus"]}  # of the local executor, which replaces the cluster
     used = {name: resolved.value_at((name,)) for name in variables if name in resolved.used}
     return Configuration(entries.found, workflow, executor, config, used, ray_client, entries.lines)
 
@@ -260,7 +260,7 @@ def _settings(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
         try:
             own = recipe_parameters(registered(name))
         except UnknownNameError:
-            own = {}  # user code: what it takes is known when it is allowed
+            own = {}  # user code: its parameters are known once it is allowed
     return {key: parameters.pop(key) for key in given if key not in own}
 
 
@@ -303,7 +303,7 @@ def _workflow(items: Any, problems: Problems) -> Entry | None:
 
 
 def _ranking(value: Any, path: Path, problems: Problems) -> dict[str, Any]:
-    """The options of a workflow that say the same as a `RankingStrategy`."""
+    """The options of a workflow that are equivalent to a `RankingStrategy`."""
     if isinstance(value, Mapping) and str(value.get(TARGET, "")).rpartition(".")[2] == "RankingStrategy":
         columns, ascending = value.get("metadata_cols") or [], value.get("ascending", True)
         first = ascending[0] if isinstance(ascending, list) and ascending else ascending
@@ -322,7 +322,7 @@ def _ranking(value: Any, path: Path, problems: Problems) -> dict[str, Any]:
 
 
 def _executor(sections: Mapping[str, Any], problems: Problems) -> tuple[str | None, dict[str, Any]]:
-    """The executor that `backend` and `execution_mode` ask for; None for our default."""
+    """The executor selected by `backend` and `execution_mode`; None for our default."""
     mode, name = sections.get("execution_mode"), sections.get("backend")
     if mode is not None and mode not in EXECUTION_MODES:
         problems.add(("execution_mode",), f"execution_mode must be batch or streaming, found {mode!r}.")

@@ -1,8 +1,8 @@
-"""Stages that are not of this package: by import path, where the caller allows it, and declared by installed packages.
+"""Stages from outside this package: by import path, if the caller allows it, or declared by installed packages.
 
-A recipe is data, and may come from anywhere; so its text alone never runs code. An import path is only followed into
+A recipe is data, and may come from anywhere, so its text alone never runs code. An import path is only followed into
 modules that the caller names (`--allow-code`). Installed packages may declare their own names, as entry points of the
-group `gristmill.stages`; they are found by the metadata of packages, and imported when used.
+group `gristmill.stages`; they are found in the metadata of packages, and imported when used.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ GROUP = "gristmill.stages"
 
 
 def user_stage(name: str, allowed: Collection[str]) -> Registered | None:
-    """The entry that `name` leads to; None where it is neither an import path nor declared by a package.
+    """The entry for `name`; None if it is neither an import path nor declared by a package.
 
     Args:
         name: `module:Class`, `module.Class`, or a name that an installed package declares.
-        allowed: The modules that import paths may lead into, with all that is below them.
+        allowed: The modules that import paths may refer to, including their submodules.
 
     Raises:
-        UnknownNameError: It leads to nothing that a recipe can use, or into a module that is not allowed.
+        UnknownNameError: It refers to nothing that a recipe can use, or to a module that is not allowed.
     """
     declared = declared_stages().get(name, [])
     if declared:
@@ -65,7 +65,7 @@ def package_of(point: metadata.EntryPoint) -> str:
 
 
 def _loaded(name: str, module: str, attribute: str, origin: str) -> Registered:
-    """The entry for an object of user code, once it is clear that it can be a stage."""
+    """The entry for an object of user code, after checking that it can be a stage."""
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:

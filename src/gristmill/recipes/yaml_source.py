@@ -16,15 +16,15 @@ import yaml
 from gristmill.errors import RecipeError
 
 Path = tuple[str | int, ...]
-"""Where a value lies: `("stages", 2, "WordCountFilter", "min_words")`."""
+"""The path of a value: `("stages", 2, "WordCountFilter", "min_words")`."""
 
 Report = Callable[[Path, str], None]
-"""Told about a problem: where it is, and what it is."""
+"""Called with a problem: its path and its message."""
 
 _LONGEST_NUMBER = 100
-"""Digits of a number; nothing that a recipe counts or measures needs as many."""
+"""Maximum number of digits of a number, far more than any recipe needs."""
 LARGEST_BYTES = 4_000_000
-"""The size of a recipe at the most."""
+"""Maximum size of a recipe."""
 MAX_VALUES = 100_000
 """More values than any recipe has; a few nested aliases can stand for billions."""
 
@@ -39,7 +39,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """The safe dumper; quotes what either version of YAML would take for something else than text."""
+    """The safe dumper; quotes strings that either version of YAML would not read as text."""
 
 
 _SCALAR_FORMS = (
@@ -74,7 +74,7 @@ class Source:
 
     Attributes:
         value: The plain value: dicts, lists, texts, numbers, booleans and None.
-        origin: How messages call the text, usually its path.
+        origin: Name of the text in messages, usually its path.
         lines: The line of each value, by its place.
     """
 
@@ -148,7 +148,7 @@ def recipe_error(message: str) -> RecipeError:
 
 @dataclass(slots=True)
 class Problems:
-    """Collects what is wrong, so that a user sees all of it at once.
+    """Collects problems, so that a user sees all of them at once.
 
     Attributes:
         source: The text of the recipe.
@@ -172,13 +172,13 @@ class Problems:
 
 @dataclass(slots=True)
 class _Builder:
-    """Turns nodes into values, once per place (an alias is built anew, so that no two places share a list)."""
+    """Turns nodes into values, once per place (an alias is built again, so that no two places share a list)."""
 
     loader: _Loader
     source: Source
     built: int = 0
     around: set[int] = field(default_factory=set)
-    """The nodes, by `id`, that the one in work lies in."""
+    """The nodes, by `id`, that enclose the current one."""
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         line = node.start_mark.line + 1

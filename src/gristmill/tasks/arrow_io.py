@@ -1,7 +1,7 @@
-"""The Arrow and Polars doors: what a table or frame that user code returns still shares with what went out.
+"""Arrow and Polars conversion: what a table or frame that user code returns still shares with the original.
 
-Both libraries hand on unchanged columns as the same memory. A column that lies where it lay proves that the rows are
-the same ones in the same order; that is knowledge, not a guess by position.
+Both libraries pass on unchanged columns as the same memory. A column at the same address proves that the rows are the
+same ones in the same order; this is not a guess by position.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def arrow_values(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
 
 
 def shares_rows(before: pa.Table, after: pa.Table) -> bool:
-    """Whether `after` has a column that is the very memory of `before`, so that its rows are the same, in order."""
+    """Whether `after` shares the memory of a column with `before`, so that its rows are the same, in order."""
     if before.num_rows != after.num_rows or not before.num_rows:
         return False
     return any(
@@ -57,7 +57,7 @@ def shares_rows(before: pa.Table, after: pa.Table) -> bool:
 
 
 def same_memory(left: pa.ChunkedArray, right: pa.ChunkedArray) -> bool:
-    """Whether two columns are the very same memory."""
+    """Whether two columns share the same memory."""
     if left.type != right.type or left.num_chunks != right.num_chunks:
         return False
     places = [(_place(a), _place(b)) for a, b in zip(left.chunks, right.chunks, strict=True)]
@@ -65,7 +65,7 @@ def same_memory(left: pa.ChunkedArray, right: pa.ChunkedArray) -> bool:
 
 
 def _place(chunk: pa.Array) -> tuple[int, int, int] | None:
-    """Where the values, offsets or views of a chunk lie; None for kinds that have no such buffer of their own."""
+    """The addresses of the values, offsets or views of a chunk; None for types without such a buffer."""
     if pa.types.is_dictionary(chunk.type):
         return None
     buffers = chunk.buffers()
@@ -76,8 +76,8 @@ def _place(chunk: pa.Array) -> tuple[int, int, int] | None:
 def restore_json(before: Columns, after: pa.Table) -> pa.Table:
     """`after` with the columns marked that went out as JSON texts and came back as plain strings.
 
-    Polars knows no marks, and a replaced Arrow column has none. A value that is one of the texts that went out still
-    stands for its JSON; any other is a string of the stage's own.
+    Polars has no such marks, and a replaced Arrow column loses them. A value that equals one of the original texts
+    still stands for its JSON; any other is a plain string from the stage.
     """
     for place, field in enumerate(after.schema):
         if is_json_field(field) or not before.has(field.name) or not _is_text(field.type):

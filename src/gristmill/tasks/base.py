@@ -18,14 +18,14 @@ ROOT_ID = "0"
 class Task(ABC, Generic[T]):
     """A unit of work with its data, its user metadata and its history.
 
-    A subclass may be a dataclass, with fields of its own after these.
+    A subclass may be a dataclass, with its own fields after these.
 
     Args:
         dataset_name: The name of the data set it belongs to.
         data: What the stages work on.
         task_id: Accepted for convenience; a running pipeline assigns every task a deterministic id.
         _stage_perf: The performance records of the stages that made it.
-        _metadata: Anything that stages want to hand on.
+        _metadata: Anything that stages want to pass on.
     """
 
     dataset_name: str = ""
@@ -59,7 +59,7 @@ class Task(ABC, Generic[T]):
     @property
     @abstractmethod
     def num_items(self) -> int:
-        """How many items (documents, files) the task holds."""
+        """Number of items (documents, files) in the task."""
 
     @property
     def partition(self) -> int:
@@ -81,7 +81,7 @@ class Task(ABC, Generic[T]):
         self._stage_perf.append(perf)
 
     def get_deterministic_id(self) -> str | None:
-        """An id that follows from the content alone, where the kind of task has one."""
+        """An id derived from the content alone, if the kind of task has one."""
         return None
 
     def get_source_id(self) -> str:
@@ -94,7 +94,7 @@ class Task(ABC, Generic[T]):
 
 
 class SentinelTask(Task[None]):
-    """A task without data, which stands for something that stages need to know."""
+    """A task without data that signals something to stages."""
 
     @property
     def num_items(self) -> int:
@@ -102,7 +102,7 @@ class SentinelTask(Task[None]):
 
 
 class EmptyTask(SentinelTask):
-    """What a source stage gets: nothing but the permission to begin."""
+    """The input of a source stage: only the signal to begin."""
 
     def __init__(self, dataset_name: str = "", data: None = None, **options: Any) -> None:
         super().__init__(dataset_name, data, **options)
@@ -110,16 +110,16 @@ class EmptyTask(SentinelTask):
 
 
 class NoneTask(SentinelTask):
-    """A task of which nothing is left: every item was dropped."""
+    """An empty task: every item was dropped."""
 
 
 class FailedTask(SentinelTask):
-    """A task that could not be processed; it is not taken as finished, so the next run tries it again.
+    """A task that could not be processed; it does not count as finished, so the next run retries it.
 
     Say why in a sentence: `FailedTask(_metadata={"reason": "…"})`.
     """
 
     @property
     def reason(self) -> str:
-        """Why, as far as the stage said it."""
+        """The reason, if the stage gave one."""
         return str(self._metadata.get("reason", ""))

@@ -1,7 +1,7 @@
 """The columns of a batch: immutable, Arrow inside, and for JSONL backed by the raw records.
 
 `TableColumns` is an Arrow table. `RecordColumns` keeps each JSONL record as it was read, decodes a column on demand,
-and on the way out re-serialises only the values that were changed; everything else leaves as the bytes that came in.
+and on the way out re-serialises only changed values; everything else is written with its original bytes.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class Columns(ABC):
     @property
     @abstractmethod
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """About how many bytes of memory the data takes."""
+        """Approximate memory use in bytes."""
 
     @abstractmethod
     def column(self, name: str) -> Array:
@@ -105,7 +105,7 @@ class Columns(ABC):
 
     @abstractmethod
     def with_column(self, name: str, values: Array, *, changed: Mask | None = None, is_json: bool = False) -> Columns:
-        """A copy in which `name` has the given values; `changed` marks the rows that really differ."""
+        """A copy in which `name` has the given values; `changed` marks the rows that actually differ."""
 
     @abstractmethod
     def select(self, names: Sequence[str]) -> Columns:
@@ -124,15 +124,15 @@ class Columns(ABC):
         """The rows as JSONL bytes."""
 
     def jsonl_lines(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8] | RecordLines:
-        """As `encode_jsonl`, but put together only while they are written where the records are as they came."""
+        """Like `encode_jsonl`, but assembled lazily while writing if the records are unchanged."""
         return self.encode_jsonl(fields)
 
     @abstractmethod
     def transport(self) -> pa.Table:
-        """An Arrow table from which `from_transport` makes the same object in another process."""
+        """An Arrow table from which `from_transport` rebuilds the same object in another process."""
 
     def has(self, name: str) -> bool:
-        """Whether there is such a column."""
+        """Whether the column exists."""
         return name in self.names
 
     def same_names(self, other: Columns) -> bool:
@@ -142,7 +142,7 @@ class Columns(ABC):
     def text(self, name: str) -> pa.Array:
         """The values of a column as contiguous large strings: a string as it is, null as null, others as their JSON.
 
-        The result of a row does not depend on the kinds of values that the other rows hold.
+        The result for a row does not depend on the types of values in other rows.
         """
         values = as_text(self.column(name))
         if not self.is_json(name):
@@ -152,7 +152,7 @@ class Columns(ABC):
         return texts_of_json(values)
 
     def with_text(self, name: str, texts: pa.Array, *, changed: Mask) -> Columns:
-        """A copy in which the rows of `name` that are `changed` have the given texts, and all others what they had."""
+        """A copy in which the `changed` rows of `name` have the given texts, and all others keep their values."""
         values = self.column(name)
         if self.is_json(name):
             from gristmill.storage.json_columns import string_texts
@@ -168,7 +168,7 @@ class Columns(ABC):
         return self.select([name for name in self.names if name not in names])
 
     def missing(self, name: str) -> MissingColumnError:
-        """The error for a column that is not there."""
+        """The error for a missing column."""
         return MissingColumnError(
             f"No column {name!r}; this batch has {', '.join(map(repr, self.names)) or 'no columns'}."
             f"{did_you_mean(name, self.names)}",
@@ -305,7 +305,7 @@ class RecordColumns(Columns):
         return name in self._changed
 
     def same_names(self, other: Columns) -> bool:
-        # The keys of all records are looked at only where what is known of both does not tell.
+        # The keys of all records are examined only if what is known about both does not decide.
         if isinstance(other, RecordColumns) and self._names == other._names:
             return self._changed.keys() == other._changed.keys() or super().same_names(other)
         return super().same_names(other)
@@ -372,7 +372,7 @@ class RecordColumns(Columns):
         return RecordColumns(
             self._records.take(indices),
             names=self._names,
-            # What was only decoded stays with the records, which take it when somebody asks again.
+            # Decoded columns are cached with the records for later use.
             arrays={name: self._arrays[name].take(positions) for name in self._changed},
             changed={name: None if mask is None else mask[indices] for name, mask in self._changed.items()},
             json_names=self._json,
@@ -429,7 +429,7 @@ def _rows_without_columns(num_rows: int) -> pa.Table:
 
 
 def from_transport(table: pa.Table) -> Columns:
-    """The columns that `Columns.transport` made a table of."""
+    """The columns from a table made by `Columns.transport`."""
     metadata = table.schema.metadata or {}
     if b"gristmill.records" not in metadata:
         return TableColumns(table)

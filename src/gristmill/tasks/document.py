@@ -1,8 +1,8 @@
 """The batch of documents: the task that text stages work on.
 
-Inside are immutable `Columns`; `to_pyarrow`, `to_polars` and `to_pandas` are doors for user code. Built-in stages use
-`column`, `with_column`, `take` and `drop`, which keep every row's origin; what user code returns through the doors is
-matched with what went in by `gristmill.tracking`, which owns the other half of a batch: which rows it holds.
+Inside are immutable `Columns`; `to_pyarrow`, `to_polars` and `to_pandas` convert them for user code. Built-in stages
+use `column`, `with_column`, `take` and `drop`, which keep every row's origin; `gristmill.tracking` matches what user
+code returns with its input, and owns the other half of a batch: which rows it holds.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ class DocumentBatch(Task[Any]):
     def text(self, name: str) -> pa.Array:
         """The values of one column as contiguous large strings, as the kernels read them.
 
-        A string is given as it is, null as null, and any other value as its JSON text, whatever else is in the batch.
+        Strings are unchanged, null stays null, and any other value becomes its JSON text, regardless of the rest of the
+        batch.
 
         Example:
             >>> frame = pd.DataFrame({"text": ["a", 5, None]})
@@ -185,7 +186,7 @@ class DocumentBatch(Task[Any]):
         return self.columns.text(name)
 
     def strings(self, name: str) -> pa.Array:
-        """As `text`, but null where the value is not a string."""
+        """Like `text`, but null if the value is not a string."""
         found = self.text(name)
         if not self.columns.is_json(name):
             return found
@@ -195,7 +196,7 @@ class DocumentBatch(Task[Any]):
 
     @property
     def rows(self) -> Rows:
-        """The row number of each document within its partition; -1 where it is not known."""
+        """The row number of each document within its partition; -1 if unknown."""
         rows = self._tracking.rows
         return np.full(self.num_items, -1, np.int64) if rows is None else rows
 
@@ -207,7 +208,7 @@ class DocumentBatch(Task[Any]):
         Args:
             name: The column; it is appended when new.
             values: One value per row: an Arrow or NumPy array, a Polars or pandas series, or a list.
-            changed: Marks the rows whose value differs, where the caller knows; others are written as they were.
+            changed: Marks the rows whose value differs, if the caller knows; others keep their original bytes.
             is_json: The values are JSON texts, to be written as JSON and not as strings.
         """
         if not isinstance(values, pa.Array | pa.ChunkedArray):
@@ -222,7 +223,7 @@ class DocumentBatch(Task[Any]):
     def with_text(self, name: str, texts: pa.Array, *, changed: Mask) -> DocumentBatch:
         """A copy in which the rows of column `name` that are `changed` have the given texts.
 
-        All other rows keep the values they had, also those that are not strings.
+        All other rows keep their values, including those that are not strings.
         """
         require_valid_text(pa.table({name: texts}))
         return self.with_columns(self.columns.with_text(name, texts, changed=changed))
@@ -258,17 +259,17 @@ class DocumentBatch(Task[Any]):
         similarity: Floats | None = None,
         clusters: Rows | None = None,
     ) -> DocumentBatch:
-        """A copy without the rows where `mask` is True, which go into the ledger for `reason`.
+        """A copy without the rows where `mask` is True, which are recorded in the ledger with `reason`.
 
         Args:
             mask: One boolean per row.
             reason: Names the failure, such as `too_few_words`.
             score: The decisive score of every row (not only of the dropped ones).
             threshold: What the score was compared with.
-            stage: The stage that decided, when it is not the one now running (a fused stage speaks for its members).
+            stage: The stage that decided, if it is not the running one (a fused stage acts for its members).
             outcome: `dropped` or `duplicate`.
             survivors: For duplicates, the document that each row lost to.
-            similarity: For duplicates, how alike they are.
+            similarity: For duplicates, their similarity.
             clusters: For duplicates, a number that all documents of a cluster share.
         """
         mask = np.asarray(mask, bool)
@@ -311,10 +312,10 @@ class DocumentBatch(Task[Any]):
         Args:
             field: The column with the text.
             places: For each passage the position of its document in this batch.
-            starts: Where it begins, in characters of the text as the stage got it.
+            starts: Where it begins, in characters of the text that the stage received.
             ends: Where it ends.
             reason: Names the rule, such as `repeated_line`.
-            stage: The stage that decided, when it is not the one now running.
+            stage: The stage that decided, if it is not the running one.
         """
         if len(places):
             self._tracking.trail.cuts.append(Cuts(stage, field, reason, self.rows[places], starts, ends))
@@ -330,7 +331,7 @@ class DocumentBatch(Task[Any]):
         return self._tracking.keeps_dropped
 
     def scored(self, work: Callable[[DocumentBatch], Any]) -> DocumentBatch:
-        """This batch, with every score that `work` notes when it drops nothing; the batch itself notes no more."""
+        """This batch, with every score that `work` records without dropping; the batch itself records no more."""
         batch = self.slice(0, self.num_items)
         batch._tracking = self._tracking.entering(all_scores=True, keeps_dropped=True)
         work(batch)
@@ -339,7 +340,7 @@ class DocumentBatch(Task[Any]):
         return self
 
     def decided_by(self, stage: str, work: Callable[[DocumentBatch], T]) -> T:
-        """What `work` makes of the batch; what it drops without naming a stage is dropped by `stage`."""
+        """The result of `work` on the batch; drops without a stage are attributed to `stage`."""
         decisions = self._tracking.trail.decisions
         before = len(decisions)
         result = work(self)
@@ -349,11 +350,11 @@ class DocumentBatch(Task[Any]):
 
     @property
     def is_tracked(self) -> bool:
-        """Whether a running pipeline follows the rows of this batch."""
+        """Whether a running pipeline tracks the rows of this batch."""
         return self._tracking.in_call
 
     def note_scores(self, score: str, values: Floats, *, stage: str = "") -> None:
-        """Record one score of every row (kept when the run asks for all scores)."""
+        """Record one score of every row (kept if the run records all scores)."""
         self._tracking.trail.scores.append(Scores(stage, score, self.rows.copy(), np.asarray(values, np.float64)))
 
     def sources(self) -> tuple[list[str], Indices]:
@@ -363,7 +364,7 @@ class DocumentBatch(Task[Any]):
         return [path for _, path in spans], np.maximum(places, 0)
 
     def note_quarantine(self, record: QuarantinedRecord) -> None:
-        """Record that a document could not be processed; it must not be among the rows that are handed on."""
+        """Record that a document could not be processed; it must not be among the rows that are passed on."""
         self._tracking.trail.quarantine.append(record)
 
     def note_skipped(self, stage: str, counts: Mapping[str, int]) -> None:
@@ -371,7 +372,7 @@ class DocumentBatch(Task[Any]):
         self._tracking.trail.counts[stage].add(StageCount(skipped=dict(counts)))
 
     def with_columns(self, columns: Columns, tracking: RowTracking | None = None) -> DocumentBatch:
-        """A copy with other columns; its rows are the same ones unless `tracking` says otherwise."""
+        """A copy with other columns; its rows are the same unless `tracking` says otherwise."""
         batch = copy(self)
         batch._columns, batch._frame, batch._polars = columns, None, None
         batch._tracking = self._tracking.same() if tracking is None else tracking

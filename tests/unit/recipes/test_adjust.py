@@ -63,7 +63,7 @@ def test_the_text_field_of_a_shipped_recipe_is_its_variable() -> None:
             {"input_filetype": "jsonl"},
             "--input-filetype does not apply to JsonlReader",
         ),
-        ("[ParquetWriter: {path: a}]", {"output_filetype": "jsonl"}, "Write DocumentWriter instead"),
+        ("[ParquetWriter: {path: a}]", {"output_filetype": "jsonl"}, "Use DocumentWriter instead"),
         ("[UrlRemover]", {"limit": 1}, "--limit does not apply: the recipe has no reader"),
         ("[UrlRemover]", {"compression": "gz"}, "the recipe has no writer"),
         ("[UrlRemover: {input_fields: a}]", {"text_field": "b"}, "--text-field has no effect"),

@@ -97,7 +97,7 @@ class AdaptiveLimit:
         """A request was answered after this many seconds."""
         self._answers += 1
         self._seconds += seconds
-        if self._answers >= self._limit:  # a round: about one answer for each request that may be under way
+        if self._answers >= self._limit:  # a round: about one answer per admitted request
             mean = self._seconds / self._answers
             self._answers, self._seconds = 0, 0.0
             if mean > _SLOW * self._best:

@@ -218,7 +218,7 @@ class _Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None:
-            self.abort()  # nobody has asked
+            self.abort()  # nothing was requested
             return
         self._buffer += data
         try:

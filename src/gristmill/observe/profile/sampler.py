@@ -67,7 +67,7 @@ class Sampler:
         self._by_signal = False
         self._samples = 0
         self._begun = self._last = self._write_at = 0.0
-        # Seconds that belong to the next sample; those of them on a processor, and those in want of one.
+        # Seconds that belong to the next sample; the part on a CPU, and the part waiting for one.
         self._owed = self._worked = self._queued = 0.0
         self._delayed = 0.0
         self._schedule = -1
@@ -138,7 +138,7 @@ class Sampler:
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         """The handler of the signal, in the sampled thread."""
-        if self._counting.acquire(blocking=False):  # else the thread is at it, and the next one gets this time too
+        if self._counting.acquire(blocking=False):  # else the thread is sampling; the next one gets this time
             try:
                 with contextlib.suppress(Exception):  # the sampled code must not see errors from here
                     self._sample(frame)
