@@ -1,4 +1,4 @@
-# Everything runs in .venv, which the first command makes; a later command reuses it while pyproject.toml and
+# Everything runs in .venv, which the first command creates; a later command reuses it while pyproject.toml and
 # constraints.txt stay as they are. A fresh machine needs only make and Python >= 3.11 with venv:
 #   make demo PYTHON=python3.12
 
@@ -18,7 +18,7 @@ TEST_STAMP := $(VENV)/.installed-$(subst $(comma),-,$(TEST_EXTRAS))
 CORE_VENV_STAMP := $(CORE_VENV)/.installed
 # The same pip options everywhere: quiet, no notice about newer versions of pip, no notice about the root user.
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet --root-user-action=ignore
-# The hostile ones first: they fork, which is slow in a process that has grown with models.
+# The hostile tests first: they fork, which is slow in a process that has loaded models.
 QUICK_TESTS := $(wildcard tests/hostile tests/unit tests/contract tests/docs)
 INTEGRATION_TESTS := $(wildcard tests/integration)
 RAY_TESTS := $(wildcard tests/integration/ray)
@@ -31,27 +31,27 @@ help:
 	@echo "make demo     curate the shipped sample and show what was kept, what was dropped and why"
 	@echo "make test     check, then run every test"
 	@echo "make test-room ROOM=ledger  the unit tests of one room, and the contract tests that name it"
-	@echo "make test-hostile  all attacks, of which 'make test' makes a part; writes docs/reference/hostile.md"
-	@echo "make test-cluster  the tests that start and kill Ray clusters of several nodes"
+	@echo "make test-hostile  all hostile tests ('make test' runs some of them); writes docs/reference/hostile.md"
+	@echo "make test-cluster  tests that start and kill multi-node Ray clusters"
 	@echo "make check    formatting, lint, types, import layers and wording"
 	@echo "make format   apply the formatter and the safe fixes of the linter"
-	@echo "make house    size and plainness of the source against its goals"
+	@echo "make house    check the size and simplicity of the source against its goals"
 	@echo "make docs     build the documentation into site/"
 	@echo "make bench    run the benchmarks and write benchmarks/results/"
-	@echo "make bench-peers  the same work here, in NeMo Curator and in datatrove; about 15 minutes, 2.6 GB of environments"
-	@echo "make wheel    build dist/gristmill-….whl with kernels compiled for this Python and this kind of processor"
-	@echo "make dist     build the wheel and the sdist, check them, and try them in an empty environment"
-	@echo "make image    build the container image, where docker, podman or buildah works, and run the demo in it"
-	@echo "make lock     write constraints.txt; UPGRADE=all takes the newest versions, UPGRADE=ray those of one package"
-	@echo "make test-oldest  test the core with the oldest supported versions; test-newest: with the newest"
-	@echo "make clean    remove both environments and everything built"
+	@echo "make bench-peers  compare with NeMo Curator and datatrove; about 15 minutes, 2.6 GB of environments"
+	@echo "make wheel    build dist/gristmill-….whl with kernels compiled for this Python and CPU architecture"
+	@echo "make dist     build the wheel and the sdist, check them, and test them in an empty environment"
+	@echo "make image    build the container image with docker, podman or buildah, and run the demo in it"
+	@echo "make lock     update constraints.txt; UPGRADE=all upgrades everything, UPGRADE=ray one package"
+	@echo "make test-oldest  test with the oldest supported dependencies (core and light extras); test-newest: with the newest"
+	@echo "make clean    remove all environments and everything built"
 
-# An environment is made once and then only updated: removing it is the business of 'make clean'.
+# An environment is created once and then only updated; 'make clean' removes it.
 define make_venv
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v[:2] < (3, 14))' || { \
 		echo "Gristmill needs Python 3.11, 3.12 or 3.13; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
 		echo "Name another one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
-	@test -x $(1)/bin/python || { echo "Making $(1)"; $(PYTHON) -m venv $(1); }
+	@test -x $(1)/bin/python || { echo "Creating $(1)"; $(PYTHON) -m venv $(1); }
 endef
 
 # --no-compile: Python compiles what it imports, a fifth of what pip would compile.
@@ -90,7 +90,7 @@ format: $(TEST_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# One after the other, also under 'make -j': they share the processors and the compiled kernels.
+# One after the other, even with 'make -j': they share the CPUs and the compiled kernels.
 test:
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory test-core
@@ -102,23 +102,23 @@ test:
 test-core: $(CORE_VENV_STAMP)
 	$(CORE_VENV)/bin/python -W error -m unittest discover -s tests/core
 
-# Each worker begins with one half, so that what a file prepares is prepared once; who is done first takes over.
+# Each worker starts with one half, so that fixtures of a file are set up once; the first to finish takes over work.
 test-quick: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal $(QUICK_TESTS)
 
-# A folder of tests/unit, such as ledger or stages/text/filters, and the contract tests in which its package is named.
+# A folder of tests/unit, such as ledger or stages/text/filters, and the contract tests that name its package.
 test-room: $(TEST_STAMP)
 	@test -d "tests/unit/$(ROOM)" -a -n "$(ROOM)" || { \
 		echo "ROOM is a folder of tests/unit, such as: make test-room ROOM=ledger (found: '$(ROOM)')" >&2; exit 1; }
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal tests/unit/$(ROOM) \
 		$$(grep -lE "gristmill\.$(subst /,[.],$(ROOM))\b" tests/contract/test_*.py)
 
-# The files beside each other, each of them in one process; then Ray, which keeps all processors busy itself.
+# Files in parallel, each in one process; then Ray, which keeps all CPUs busy itself.
 test-integration: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(INTEGRATION_TESTS) --ignore=$(RAY_TESTS)
 	$(BIN)/python -m pytest -m "not cluster" $(RAY_TESTS)
 
-# What the integration tests need besides Python packages: a Prometheus and a browser with its driver, from Debian.
+# What the integration tests need in addition to Python packages: Prometheus and a browser with its driver.
 services:
 	@for program in prometheus chromium chromedriver; do \
 		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
@@ -126,7 +126,7 @@ services:
 	echo "Installing$$missing"; \
 	test "$$(id -u)" = 0 && command -v apt-get >/dev/null || { \
 		echo "The integration tests need$$missing. Install the packages prometheus, chromium and chromium-driver" \
-			"of your system, and start again." >&2; exit 1; }; \
+			"of your system, and run this again." >&2; exit 1; }; \
 	export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update -qq && apt-get install -y -qq --no-install-recommends \
 		prometheus chromium chromium-driver >/dev/null
@@ -134,7 +134,7 @@ services:
 test-hostile: $(TEST_STAMP)
 	GRISTMILL_HOSTILE=full $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal tests/hostile
 
-# Whole clusters of Ray are started and killed, which takes minutes: not a part of 'make test'.
+# Starts and kills whole Ray clusters, which takes minutes: not part of 'make test'.
 test-cluster: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m cluster $(INTEGRATION_TESTS)
 
@@ -148,7 +148,7 @@ bench: $(TEST_STAMP)
 	@for program in $(sort $(wildcard benchmarks/bench_*.py)); do \
 		echo "$$program"; $(BIN)/python "$$program" || exit 1; done
 
-# Those that show within minutes whether something became slow, and need nothing but a clone.
+# Those that show a slowdown within minutes, and need nothing but a clone.
 NIGHTLY_BENCHMARKS := start foundation_read_write foundation_small_job engine_memory
 
 bench-nightly: $(TEST_STAMP)
