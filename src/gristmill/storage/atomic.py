@@ -210,7 +210,7 @@ class AtomicFile:
             fs.put_file(self._temporary, inner)
         except OSError:
             raise
-        except Exception as error:  # libraries of stores have classes of their own
+        except Exception as error:  # store libraries have their own exception classes
             raise store_error(self.path, error) from error
         os.unlink(self._temporary)
 
@@ -325,7 +325,7 @@ def check_writable(
             place = os.path.dirname(place)
         if os.path.isdir(place):
             try:
-                tempfile.TemporaryFile(dir=place).close()  # without a name, so that nobody sees it
+                tempfile.TemporaryFile(dir=place).close()  # without a name, so that it is invisible
             except OSError as error:
                 raise OutputError(
                     f"Cannot write to {path}: {place}: {error.strerror}. {advice}",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 _rooms: list[npt.NDArray[np.uint8]] = []
 _lock = threading.Lock()
 _LEAST_ROOM, _MOST_ROOM, _MOST_ROOMS = 4 << 20, 32 << 20, 4
-_UNUSED = 2  # The list and whoever counts.
+_UNUSED = 2  # References from the list and the caller.
 
 
 def room_for(nbytes: int) -> npt.NDArray[np.uint8]:

@@ -42,7 +42,7 @@ _XZ_LEVEL = 2
 
 _INPUT_BYTES = 256 * 1024
 # A zstd decompressor has no bound on its output, and 128 KiB may hide in a dozen bytes: pieces start small, grow while
-# what comes out is modest, and shrink when it is not.
+# the output is modest, and shrink when it is not.
 _ZSTD_FIRST_BYTES = 256
 _ZSTD_INPUT_BYTES = 8 * 1024
 _OUTPUT_BYTES = 1024 * 1024
@@ -130,7 +130,7 @@ def kinds_of(paths: Iterable[str], *, storage_options: StorageOptions = None) ->
     for fs, wanted in stores.values():
         names, inners, ends = map(list, zip(*wanted, strict=True))
         read = fs.cat_ranges(inners, [0] * len(inners), ends, on_error="return")
-        # What cannot be read now is told when the file is opened.
+        # Read errors are reported when the file is opened.
         heads |= {path: head for path, head in zip(names, read, strict=True) if isinstance(head, bytes)}
     kinds: dict[str, str] = {}
     for path, head in heads.items():
@@ -149,7 +149,9 @@ def _kind_inside(path: str, stored: bytes) -> str | None:
     source = DecompressedSource(io.BytesIO(stored), codec, path=path)
     target = memoryview(bytearray(HEAD_BYTES))
     filled = 0
-    with contextlib.suppress(DamagedArchiveError):  # cut off on purpose; real damage is told when the file is read
+    with contextlib.suppress(
+        DamagedArchiveError
+    ):  # cut on purpose; real damage is reported when the file is read
         while count := source.readinto(target[filled:]):
             filled += count
     return recognise(bytes(target[:filled]))

@@ -205,7 +205,7 @@ def store_errors(url: str) -> Iterator[None]:
         yield
     except (GristmillError, ImportError, FileNotFoundError, PermissionError, ValueError):
         raise
-    except Exception as error:  # libraries of stores have classes of their own
+    except Exception as error:  # store libraries have their own exception classes
         raise store_error(url, error) from error
 
 
@@ -430,7 +430,7 @@ def _walk(folder: str, root: str, allowed: tuple[str, ...]) -> Iterator[Found]:
 def _unsearched(folder: str, root: str, reason: Reason) -> list[Found]:
     """One entry for all files in a folder that is not searched."""
     count, waiting = 0, [folder]
-    while waiting:  # os.walk would go as deep into itself as folders lie in folders
+    while waiting:  # os.walk would recurse as deep as the folders are nested
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):

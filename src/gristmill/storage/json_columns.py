@@ -166,7 +166,7 @@ def _numbers(text: pa.Array, field: Field, kinds: Collection[int]) -> pa.Array |
         floats = text.cast(pa.float64())
     except pa.ArrowInvalid:  # Arrow refuses what Python reads as infinite or zero.
         floats = pa.array([None if value is None else float(value) for value in text.to_pylist()], pa.float64())
-    # A number beyond the largest float would come out as null, because JSON has no infinity.
+    # A number beyond the largest float would become null, because JSON has no infinity.
     return None if pc.any(pc.is_inf(floats)).as_py() else floats
 
 

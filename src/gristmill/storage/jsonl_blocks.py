@@ -295,8 +295,8 @@ class _FileReader:
             source.close()
 
     def _read(self, source: ByteSource, offset: int) -> Iterator[RecordBlock]:
-        # offset: position in the file of buffer[0]; used: bytes at its front that are there already, of which the first
-        # `scanned` hold no newline.
+        # offset: position in the file of buffer[0]; used: bytes already at its front, the first `scanned` of which
+        # contain no newline.
         capacity = self._block_bytes
         if self._part.whole and self._part.end >= 0 and codec_of(self._part.path) == "none":
             # One byte more than the data, so that its end is seen by the first fill.

@@ -102,7 +102,7 @@ def _head(path: str, storage_options: StorageOptions) -> str:
         while len(head) < _HEAD_BYTES and b"</siteinfo>" not in head and (count := source.readinto(piece)):
             head += piece[:count]
     except DamagedArchiveError:
-        pass  # told where the pages are read
+        pass  # reported where the pages are read
     finally:
         source.close()
     return bytes(head).decode("utf-8-sig", "replace")

@@ -293,7 +293,7 @@ def _set(fields: _Struct, number: int, value: Any) -> None:
 
 def _shift(fields: _Struct, number: int, move: int) -> None:
     value = _get(fields, number)
-    if value:  # 0 means "not given": no data lies on the magic number
+    if value:  # 0 means "not set": no data starts at the magic number
         _set(fields, number, value + move)
 
 

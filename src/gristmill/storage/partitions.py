@@ -28,7 +28,7 @@ MAX_ID_CHARS = 180
 # How much of a bad record is kept for the quarantine.
 MAX_RAW_BYTES = 64 * 1024
 
-# What a record of web text takes in a compressed file, for files of which not one can be read.
+# Typical compressed size of a web text record, for files in which no record can be read.
 _STORED_RECORD_BYTES = 1000
 
 # The longest readable part, so that a hash and a block or group mark still fit below MAX_ID_CHARS.
@@ -150,7 +150,7 @@ class BadRecord:
         """The detail, with the consequences for a damaged file."""
         if not self.lost:
             return self.detail
-        # How much a file that was cut off had once held is not to be seen.
+        # The original size of a truncated file is unknown.
         lost = f"{'at least' if self.cause == 'truncated_file' else 'about'} {plural(self.lost, 'record')} lost"
         if self.salvaged is None:
             return f"{self.detail}; nothing of it was kept, {lost}"
@@ -208,7 +208,7 @@ def join_small(
                 filled = 0
             held.append(block)
             filled += size
-            del block  # what is handed on must not be held here
+            del block  # do not keep a reference to what is passed on
             if 2 * filled >= block_bytes:
                 yield _emptied(held, join)
                 filled = 0

@@ -14,7 +14,7 @@ _CELLS = re.compile(r"\|\||!!")
 
 
 def block_text(text: str, *, keep_tables: bool) -> str:
-    """The text with its line markup gone; headings of sections without a text are left out."""
+    """The text with its line markup gone; headings of sections without text are omitted."""
     lines: list[str] = []
     headings: list[tuple[int, int]] = []  # those that no text has followed yet: their level and place in `lines`
     tables: list[_Table] = []
@@ -65,7 +65,7 @@ def block_text(text: str, *, keep_tables: bool) -> str:
             lines.append(heading[2])
             lines.append("")
         elif bare.startswith(("|-", "|}", "|+", "{{", "----")):
-            continue  # what is left of a table whose beginning came from a template; a ruler
+            continue  # the rest of a table whose beginning came from a template; a rule
         elif bare and bare[0] in "*#:;":
             markers = _MARKERS.match(bare)
             assert markers is not None

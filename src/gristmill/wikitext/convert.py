@@ -1,8 +1,8 @@
 """The passes that turn wikitext into text, each linear in its length whatever it holds.
 
 Markup is resolved from the inside out on one flat list of pieces with a stack of the brackets that are open, so
-nesting costs nothing and needs no recursion. What must not be taken for markup any more travels through the passes
-under control characters, none of which XML allows in a dump.
+nesting costs nothing and needs no recursion. Text that must no longer be treated as markup is protected by control
+characters, none of which XML allows in a dump.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gristmill.wikitext.templates import template_text
 
 Tables = Literal["rows", "drop"]
 MAX_DEPTH = 40
-"""How deep templates and links may lie in each other, as in MediaWiki: what lies deeper is left out."""
+"""Maximum nesting depth of templates and links, as in MediaWiki: anything deeper is omitted."""
 
 _BRACKETS = re.compile(r"(\{\{|\}\}|\[\[|\]\])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")

@@ -1,4 +1,4 @@
-"""Comments and the tags whose content is not wikitext: code and formulas are kept as they are, notes are left out."""
+"""Comments and the tags whose content is not wikitext: code and formulas are kept unchanged, notes are omitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bold and italics: runs of apostrophes, of which some are apostrophes."""
+"""Bold and italics: runs of apostrophes, some of which are real apostrophes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def without_quotes(text: str) -> str:
 
 
 def _balanced(line: str) -> str:
-    """A line whose marks are told from apostrophes by whether they come in pairs."""
+    """A line; paired marks are distinguished from apostrophes."""
     pieces = _RUNS.split(line)
     runs = [len(run) for run in _RUNS.findall(line)]
     spare = [max(0, run - 5) if run > 5 else int(run == 4) for run in runs]

@@ -1,7 +1,7 @@
-"""Templates: nearly all are boxes, notes and navigation and are left out; these few have text of the sentence in them.
+"""Templates: nearly all are boxes, notes and navigation and are omitted; these few contain part of the sentence.
 
-Only the call is known, never the template's own source. So what a reader sees is told by a small table of names, most
-of them English Wikipedia's, that other wikis have taken over. `docs/how-to/read-wikipedia.md` names the groups.
+Only the call is known, never the template's own source. A small table of names therefore determines what a reader sees,
+most of them English Wikipedia's, which other wikis have taken over. `docs/how-to/read-wikipedia.md` names the groups.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _block(args: Positional, named: Named) -> str:
 
 
 def _quote(args: Positional, named: Named) -> str:
-    """A quotation as a paragraph of its own, with who said it."""
+    """A quotation as a separate paragraph, with its author."""
     text = named.get("text") or named.get("quote") or _first(args, named)
     by = named.get("author") or named.get("sign") or named.get("by") or _second(args, named)
     of = named.get("source") or named.get("title") or (args[2] if len(args) > 2 else "")

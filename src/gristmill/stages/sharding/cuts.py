@@ -95,7 +95,7 @@ def cut_keys(
     wanted = np.zeros(len(sums), bool)
     found: dict[int, list[int]] = {}
     for row, stratum in enumerate(strata):
-        # Documents that begin at a target lie in the bin before which less, and after which more, was summed up.
+        # Documents that begin at a target are in the bin where the running sum passes it.
         bins = np.searchsorted(before[row], np.asarray(targets[stratum], np.float64), side="right") - 1
         for at in bins[bins < 1 << bits].tolist():
             wanted[(row << bits) + at] = True

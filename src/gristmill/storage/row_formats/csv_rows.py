@@ -95,7 +95,7 @@ def _parsed(
     broken: deque[tuple[int, Broken]] = deque()
 
     def skip(row: pa_csv.InvalidRow) -> str:
-        # Lines are parsed ahead of the rows that come out, so that only their number tells where they belong.
+        # Lines are parsed ahead of the rows that are returned, so that only their number identifies their position.
         told = f"the line has {row.actual_columns} values, but there are {row.expected_columns} columns"
         raw = row.text.encode("utf-8", "surrogateescape")
         broken.append((row.number - (1 if given else 2), Broken("corrupt_csv", told, raw=raw, size=len(raw))))

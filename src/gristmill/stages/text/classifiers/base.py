@@ -100,7 +100,7 @@ class ClassifierModelStage(TokenBatchModelStage):
         self.cpu_backend = cpu_backend
         self.expected_labels = tuple(expected_labels)
         self.labels: list[str] = []
-        if scores_by_label:  # else not kept: an output of earlier versions, which did not have it, can be resumed
+        if scores_by_label:  # otherwise not stored, so that outputs of earlier versions, which lack it, can be resumed
             self.scores_by_label = True
 
     def outputs(self) -> tuple[list[str], list[str]]:
@@ -221,7 +221,7 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
 
     def __post_init__(self) -> None:
         self.model_identifier = check_identifier(self.model_identifier)
-        if type(self).name == DistributedDataClassifier.name:  # a subclass may have one of its own
+        if type(self).name == DistributedDataClassifier.name:  # a subclass may have its own
             self.name = format_name_with_suffix(self.model_identifier)
         self.hf_token = hide(self.hf_token)
         check_model_options(self)

@@ -258,7 +258,7 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.score_field = score_field
         self.expected_labels = tuple(expected_labels)
         self._model: LinearModel | None = None
-        if scores_by_label:  # else not kept, as by classifiers on networks
+        if scores_by_label:  # otherwise not stored, as in network classifiers
             self.scores_by_label = True
 
     def inputs(self) -> tuple[list[str], list[str]]:

@@ -21,7 +21,7 @@ from gristmill.stages.text.models.sources import (
 # Without an explicit no, transformers asks on the terminal whether to run the code of a model repository.
 _NO_CODE = {"local_files_only": True, "trust_remote_code": False}
 
-# What reads whole texts at once. What writes on from the end of a text is told of places by its caller.
+# Models that read whole texts at once. Generative models get positions from their caller.
 _READERS = ("AutoModel", "AutoModelForSequenceClassification")
 
 # Parts of encoders that many published models leave out, because nothing here looks at them.

@@ -130,7 +130,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.padding_side = padding_side
         self.unpack_inference_batch = unpack_inference_batch
         self.autocast = autocast
-        if max_seq_length is not None:  # else not kept: an output of earlier versions can be resumed
+        if max_seq_length is not None:  # otherwise not stored, so that outputs of earlier versions can be resumed
             self.max_seq_length = max_seq_length
         self.model: Any = None
         self._worker_metadata: WorkerMetadata | None = None

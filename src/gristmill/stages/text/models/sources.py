@@ -172,7 +172,7 @@ def fetch_model(
                 raise not_on_hub(identifier, error, with_token=bool(token)) from error
             raise missing_files(identifier, cache_dir, advised or files, cause=error) from error
     if "*.safetensors" in files and not any(Path(found).rglob("*.safetensors")):
-        with contextlib.suppress(HTTPError, OSError):  # without a connection, whoever loads it says what is missing
+        with contextlib.suppress(HTTPError, OSError):  # without a connection, the loader reports what is missing
             info = huggingface_hub.HfApi(token=show(token)).model_info(identifier, revision="main", timeout=_ANSWER_S)
             check_format(identifier, [file.rfilename for file in info.siblings or ()])
     return Path(found)
@@ -390,8 +390,8 @@ def _cached(identifier: str, cache_dir: str | None) -> Path | None:
     except ImportError as error:
         raise missing_extra("huggingface_hub", "A model") from error
     try:
-        # Without patterns, some versions of the hub's library take a download for incomplete that left out files of the
-        # repository, as all of ours do. What is missing is told by whoever reads it.
+        # Without patterns, some versions of the hub's library consider a download incomplete if it omits files of the
+        # repository, as ours always does. The reader reports missing files.
         found = huggingface_hub.snapshot_download(
             identifier, cache_dir=cache_dir, local_files_only=True, allow_patterns=[]
         )

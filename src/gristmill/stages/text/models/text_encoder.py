@@ -61,7 +61,7 @@ def flat_ids(rows: Iterable[list[int]], *, end: int | None = None) -> tuple[Ids,
         >>> ids.tolist(), lengths.tolist()
         ([5, 6, 0, 0], [3, 1])
     """
-    flat = array("I")  # takes over a list of numbers in two thirds of the time that NumPy needs
+    flat = array("I")  # converts a list of numbers in two thirds of the time that NumPy needs
     lengths = []
     for row in rows:
         flat.fromlist(row)

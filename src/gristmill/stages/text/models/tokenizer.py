@@ -70,7 +70,7 @@ _NO_LIMIT = 100_000
 # The limit of a head on a base model that is not on this machine: that of the base models of all published ones.
 _BASE_LIMIT = 512
 
-# Networks in which padding has a place of its own, and tokens are counted from the one behind it.
+# Networks in which padding has its own position, and token positions start after it.
 _PLACES_BEHIND_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
 
 # Characters per token that are enough for nearly every text; one that needs more is encoded again as a whole.

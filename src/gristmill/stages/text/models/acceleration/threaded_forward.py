@@ -85,7 +85,7 @@ class _ThreadedForward:
 def _compute_alone() -> None:
     """Make torch use no other thread for what this one computes."""
     torch.set_num_threads(1)
-    # Torch sets the number for all threads, and each takes over for good what it finds when it first asks.
+    # Torch sets the number for all threads, and each thread permanently adopts the value of its first query.
     torch.get_num_threads()
 
 
