@@ -53,7 +53,7 @@ def test_folders_are_made_and_emptied(tmp_path: Path) -> None:
     fs = files.get_fs(str(folder))
     with pytest.raises(FileExistsError):
         files.check_output_mode("error", fs, str(folder))
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="mutually exclusive"):
         files.delete_dir(str(folder), fs, {})
     with pytest.raises(NotImplementedError):
         files.check_output_mode("append", fs, str(folder))

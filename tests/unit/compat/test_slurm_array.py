@@ -86,7 +86,7 @@ def test_an_array_of_another_shape_is_refused(tmp_path: Path) -> None:
     slurm_array.build_slurm_array_completion_manifest(tmp_path, 0, 4, 0)
     with pytest.raises(UsageError, match="a different shape"):
         slurm_array.build_slurm_array_completion_manifest(tmp_path, 0, 5, 0)
-    with pytest.raises(UsageError, match="none of the 4"):
+    with pytest.raises(UsageError, match="not one of the 4 shards"):
         slurm_array.build_slurm_array_completion_manifest(tmp_path, 4, 4, 0)
 
 
