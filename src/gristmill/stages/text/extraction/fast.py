@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gristmill.stages.text.extraction.markup import CELL, CELLS, blocks_of, markdown, plain_text
+from gristmill.stages.text.extraction.markup import blocks_of, markdown, plain_text, with_bars
 
 _SHORT_CHARS = 1500
 _MANY_TIMES = 3
-_BULLET = re.compile(r"^ *• ", re.MULTILINE)
+_BULLET = re.compile(r"\n *• ")
 _NOT_MAIN = (
     "nav", "footer", "aside", "[role=navigation]", "[role=banner]", "[role=contentinfo]", ".sidebar",
     "#sidebar", ".menu", ".breadcrumb", ".breadcrumbs", ".cookie", ".footer", "#footer", ".related", ".share",
@@ -76,7 +76,7 @@ def _plain(tree: Any) -> str:
     """The main content as formatted by Resiliparse, with our dashes and bars; faster than through markup."""
     from resiliparse.extract.html2text import extract_plain_text
 
-    text: str = extract_plain_text(tree, main_content=True, alt_texts=False)
-    if CELL in text:
-        text = CELLS.sub(" | ", text)
-    return _BULLET.sub("- ", text) if "•" in text else text
+    text = with_bars(extract_plain_text(tree, main_content=True, alt_texts=False))
+    if "•" in text:
+        text = _BULLET.sub("\n- ", f"\n{text}")[1:]  # a pattern that begins with ^ would be tried at every character
+    return text

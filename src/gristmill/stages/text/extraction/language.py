@@ -45,10 +45,11 @@ def language_code(text: str, declared: str | None = None) -> str | None:
     said = (declared or "").strip().lower().replace("_", "-").partition("-")[0]
     if len(text) < _SHORTEST or (len(text) < _SHORT and said in NAMES):
         return said if said in NAMES else None
-    ranks: dict[str, int] = {code: rank for code, rank in detect_fast(text, n_results=_LIKELY) if code in NAMES}
+    likely: list[tuple[str, int]] = detect_fast(text, n_results=_LIKELY)
+    ranks = {code: rank for code, rank in likely if code in NAMES}
     if not ranks:
         return None
-    best = next(iter(ranks))
-    if detect_fast(text)[0] not in NAMES:
+    best = likely[0][0]
+    if best not in NAMES:
         return said if said in ranks else None
     return said if ranks.get(said, _FAR) <= _NEARLY * ranks[best] else best

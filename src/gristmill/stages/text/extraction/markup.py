@@ -14,7 +14,6 @@ _TAG = re.compile(r"<[^<>]*>")
 _LINK = re.compile(r"<a href=[^<>]*>|</a>")
 _BREAK = re.compile(r"<br\s*/?>\s*")
 _HEADING = re.compile(r"<h([1-6])>(.*)</h\1>$", re.DOTALL)
-CELLS = re.compile(r"[ \t]*" + CELL + r"[ \t" + CELL + r"]*")
 
 
 def with_cells_apart(page: str) -> str:
@@ -22,6 +21,20 @@ def with_cells_apart(page: str) -> str:
     if CELL in page:
         page = page.replace(CELL, " ")
     return _BETWEEN_CELLS.sub(lambda end: CELL + end[0], page)  # quicker than a template with a group
+
+
+def with_bars(text: str) -> str:
+    r"""The text with a bar in place of one or more marks and the blanks around them.
+
+    Example:
+        >>> with_bars(f"a {CELL}\t{CELL} b")
+        'a | b'
+    """
+    if CELL not in text:
+        return text
+    first, *between, last = text.split(CELL)
+    cells = [first.rstrip(" \t"), *filter(None, (cell.strip(" \t") for cell in between)), last.lstrip(" \t")]
+    return " | ".join(cells)
 
 
 def blocks_of(markup: str) -> list[str]:
@@ -112,7 +125,7 @@ def line_text(block: str) -> str:
     if "&" in text:
         text = html.unescape(text)
     if CELL in text:
-        text = CELLS.sub(" | ", text.strip(f"{CELL} \t"))
+        text = with_bars(text.strip(f"{CELL} \t"))
     return text.strip()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 from gristmill.kernels.markup_scan import scan_markup
@@ -122,9 +122,8 @@ class Page:
         from lxml.etree import ParserError
 
         name = NAMES.get(language_code(fast.as_is(self.tree, is_markdown=False)) or "en", "English")
-        words = justext.get_stoplist(name) if name in justext.get_stoplists() else frozenset()
         try:
-            judged = justext.justext(self.html.encode("utf-8", "ignore"), words, encoding="utf-8")
+            judged = justext.justext(self.html.encode("utf-8", "ignore"), _stop_words(name), encoding="utf-8")
         except ParserError:  # nothing in it
             return ""
         lines = []
@@ -134,3 +133,11 @@ class Page:
                 is_heading = is_markdown and len(level) == 2 and level[0] == "h" and level[1].isdigit()
                 lines.append(f"{'#' * int(level[1])} {paragraph.text}" if is_heading else paragraph.text)
         return "\n\n".join(lines)
+
+
+@cache
+def _stop_words(language: str) -> frozenset[str]:
+    """jusText's stop words, which it reads from a file at every call; none for a language that it does not know."""
+    import justext
+
+    return justext.get_stoplist(language) if language in justext.get_stoplists() else frozenset()
