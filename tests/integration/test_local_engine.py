@@ -537,7 +537,7 @@ def test_a_stage_that_ends_its_process_or_closes_its_channel_does_not_hang_the_r
     run(pipeline(source, tmp_path / "a", Trap({"1-7": "leave"})))
     assert set_aside(tmp_path / "a") == {"1-7": "exit code 0"}
     # The worker goes on for a moment after it, so no document can be blamed.
-    with pytest.raises(WorkerError, match="no single document could be found"):
+    with pytest.raises(WorkerError, match="no single document could be identified"):
         run(pipeline(source, tmp_path / "b", Trap({"1-7": "close"})))
 
 

@@ -149,9 +149,7 @@ def _kind_inside(path: str, stored: bytes) -> str | None:
     source = DecompressedSource(io.BytesIO(stored), codec, path=path)
     target = memoryview(bytearray(HEAD_BYTES))
     filled = 0
-    with contextlib.suppress(
-        DamagedArchiveError
-    ):  # cut on purpose; real damage is reported when the file is read
+    with contextlib.suppress(DamagedArchiveError):  # cut on purpose; real damage is reported when the file is read
         while count := source.readinto(target[filled:]):
             filled += count
     return recognise(bytes(target[:filled]))
