@@ -137,7 +137,7 @@ class Page:
 
 @cache
 def _stop_words(language: str) -> frozenset[str]:
-    """jusText's stop words, which it reads from a file at every call; none for a language that it does not know."""
+    """JusText's stop words, which it reads from a file at every call; none for a language that it does not know."""
     import justext
 
     return justext.get_stoplist(language) if language in justext.get_stoplists() else frozenset()
