@@ -365,6 +365,8 @@ def _parsed(text: str) -> ast.Module | None:
             node.annotation = None
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             node.returns = None
+        elif isinstance(node, ast.JoinedStr):  # early releases of 3.12 add an empty text to format specifications
+            node.values = [part for part in node.values if not (isinstance(part, ast.Constant) and part.value == "")]
         body = getattr(node, "body", None)
         if (
             isinstance(body, list)
