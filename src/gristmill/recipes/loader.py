@@ -258,11 +258,12 @@ def parse_recipe(
     for key in whole:
         if key not in KEYS:
             problems.add((key,), f"unknown key {key!r}.{did_you_mean(key, KEYS)} A recipe has: {', '.join(KEYS)}.")
-    body = {key: value for key, value in whole.items() if key != "variables"}
+    body = dict(whole)
+    defaults = body.pop("variables", None) or {}
     used = used_variables(body)
     if text_field is not None and "text_field" in used:
         variables = {"text_field": text_field, **(variables or {})}
-    known = _variables(whole.get("variables") or {}, variables or {}, used, problems)
+    known = _variables(defaults, variables or {}, used, problems)
     plain = substitute(body, known, report=problems.add, spare=known.keys() - used)
     for key in ("name", "description"):
         if not isinstance(plain.get(key), str | None):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gristmill.wikitext.characters import BREAK
-
+BREAK = "\x04"
+"""A line break by a tag, which neither ends a list item nor a table cell; XML does not allow it in a dump."""
 _SPECIAL = frozenset("=*#:;|!{ \t-" + BREAK)
 _HEADING = re.compile(r"(={1,6})[ \t]*(.+?)[ \t]*\1[ \t]*$")
 _MARKERS = re.compile(r"[*#:;]+[ \t]*")

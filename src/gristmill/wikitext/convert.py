@@ -11,14 +11,15 @@ import html
 import re
 from typing import Literal
 
-from gristmill.wikitext.blocks import block_text
-from gristmill.wikitext.characters import BREAK, PIPE, STASH, STASH_END
+from gristmill.wikitext.blocks import BREAK, block_text
 from gristmill.wikitext.links import link_text
-from gristmill.wikitext.opaque import take_out
+from gristmill.wikitext.opaque import STASH, STASH_END, take_out
 from gristmill.wikitext.quotes import without_quotes
 from gristmill.wikitext.templates import template_text
 
 Tables = Literal["rows", "drop"]
+PIPE = "\x03"
+"""A `|` that is text and separates nothing."""
 MAX_DEPTH = 40
 """Maximum nesting depth of templates and links, as in MediaWiki: anything deeper is omitted."""
 

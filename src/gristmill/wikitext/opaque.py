@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 import re
 
-from gristmill.wikitext.characters import STASH, STASH_END
-
+STASH = "\x01"
+STASH_END = "\x02"
+"""Around the number of a text that was put aside because nothing in it is markup; XML allows neither in a dump."""
 _DROPPED = frozenset((
     "ref", "references", "gallery", "timeline", "score", "hiero", "imagemap", "graph", "chart", "mapframe", "maplink",
     "templatedata", "templatestyles", "includeonly", "inputbox", "categorytree", "indicator", "rss", "section",

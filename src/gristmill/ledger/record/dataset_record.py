@@ -6,16 +6,14 @@ hash. The table that maps every document to its shard and offset is in `steps/do
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, step_folder
 from gristmill.ledger.record.manifest import Manifest, ManifestEntry
-from gristmill.ledger.record.run_record import checksum
+from gristmill.ledger.record.run_record import sealed, unsealed
 from gristmill.ledger.record.workflow_record import contents_digest
-from gristmill.storage.atomic import json_bytes
 
 if TYPE_CHECKING:
     from gristmill.ledger.prove.verify import VerifyReport
@@ -35,8 +33,7 @@ def write_dataset_record(folder: RunFolder, facts: Mapping[str, Any]) -> None:
     """Record what the shards of an output were made from."""
     record = {**facts, "format": FORMAT}
     record["documents_digest"] = contents_digest(step_folder(documents_path(folder), folder.storage_options))
-    record["seal"] = checksum(record)
-    folder.write(folder.join(DATASET_FILE), json_bytes(record))
+    folder.write(folder.join(DATASET_FILE), sealed(record))
 
 
 def read_dataset_record(folder: RunFolder) -> dict[str, Any] | None:
@@ -45,18 +42,11 @@ def read_dataset_record(folder: RunFolder) -> dict[str, Any] | None:
     Raises:
         VerificationError: The file is damaged.
     """
-    place, shown = folder.join(DATASET_FILE), folder.shown(DATASET_FILE)
     try:
-        data = folder.read(place)
+        data = folder.read(folder.join(DATASET_FILE))
     except FileNotFoundError:
         return None
-    try:
-        record = json.loads(data)
-    except ValueError as error:
-        raise VerificationError(f"{shown} is damaged: {error}.", path=place) from error
-    if not isinstance(record, dict) or record.get("seal") != checksum(record) or data != json_bytes(record):
-        raise VerificationError(f"{shown} was edited or damaged: its content does not match its checksum.", path=place)
-    return record
+    return unsealed(data, folder.shown(DATASET_FILE))
 
 
 def check_dataset(folder: RunFolder, report: VerifyReport, entries: Mapping[str, ManifestEntry]) -> None:

@@ -345,6 +345,29 @@ def checksum(record: Mapping[str, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
 
 
+def sealed(record: Mapping[str, Any]) -> bytes:
+    """A record as JSON, with its checksum as `seal`."""
+    return json_bytes({**record, "seal": checksum(record)})
+
+
+def unsealed(data: bytes, shown: str, hint: str = "") -> dict[str, Any]:
+    """The record that `sealed` made, with its seal.
+
+    Raises:
+        VerificationError: It was edited or damaged; the message ends with `hint`.
+    """
+    try:
+        record = json.loads(data)
+    except ValueError as error:
+        raise VerificationError(f"{shown} is damaged: {error}.{hint}", path=shown) from error
+    if not isinstance(record, dict) or record.get("seal") != checksum(record):
+        told = f"{shown} was edited or damaged: its content does not match its checksum.{hint}"
+        raise VerificationError(told, path=shown)
+    if data != json_bytes(record):
+        raise VerificationError(f"{shown} has the right content but was rewritten (bytes differ).{hint}", path=shown)
+    return record
+
+
 def with_checksum(page: bytes) -> bytes:
     """A page about a run, followed by its hash in a comment."""
     return page + f"<!-- xxh3:{xxhash.xxh3_128_hexdigest(page)} -->\n".encode()

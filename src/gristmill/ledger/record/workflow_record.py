@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import posixpath
 from collections.abc import Callable, Mapping
@@ -14,8 +13,7 @@ import xxhash
 from gristmill.errors import GristmillError, VerificationError
 from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, list_folder, step_folder
 from gristmill.ledger.record.manifest import Manifest
-from gristmill.ledger.record.run_record import checksum
-from gristmill.storage.atomic import json_bytes
+from gristmill.ledger.record.run_record import sealed, unsealed
 from gristmill.storage.files import is_local, local_path
 
 if TYPE_CHECKING:
@@ -56,8 +54,7 @@ def write_workflow_record(
         "listed": listed,
         "files": {name: _hash_of(folder.read(place)) for name in files if folder.exists(place := folder.join(name))},
     }
-    record["seal"] = checksum(record)
-    folder.write(folder.join(WORKFLOW_FILE), json_bytes(record))
+    folder.write(folder.join(WORKFLOW_FILE), sealed(record))
 
 
 def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
@@ -66,20 +63,11 @@ def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
     Raises:
         VerificationError: The file is damaged.
     """
-    place, shown = folder.join(WORKFLOW_FILE), folder.shown(WORKFLOW_FILE)
     try:
-        data = folder.read(place)
+        data = folder.read(folder.join(WORKFLOW_FILE))
     except FileNotFoundError:
         return None
-    try:
-        record = json.loads(data)
-    except ValueError as error:
-        raise VerificationError(f"{shown} is damaged: {error}.", path=place) from error
-    if not isinstance(record, dict) or record.get("seal") != checksum(record):
-        raise VerificationError(f"{shown} was edited or damaged: its content does not match its checksum.", path=place)
-    if data != json_bytes(record):
-        raise VerificationError(f"{shown} has the right content but was rewritten (bytes differ).", path=place)
-    return record
+    return unsealed(data, folder.shown(WORKFLOW_FILE))
 
 
 def contents_digest(folder: RunFolder) -> str:

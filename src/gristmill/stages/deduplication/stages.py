@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.errors import StageDefinitionError
@@ -45,6 +46,10 @@ class Deduplication(ProcessingStage[DocumentBatch, DocumentBatch]):
     @abstractmethod
     def workflow(self, *, output_path: str, **places: Any) -> DeduplicationWorkflow:
         """The workflow that finds the duplicates; `places` are options for paths, which this stage lacks."""
+
+    def options_of(self, workflow: type[Any]) -> dict[str, Any]:
+        """The options of this stage that the workflow has too, under the same names."""
+        return {field.name: getattr(self, field.name) for field in fields(workflow) if field.name in vars(self)}
 
     def inputs(self) -> Spec:
         return ["data"], [self.text_field, *([self.score_field] if self.score_field is not None else [])]
@@ -116,18 +121,7 @@ class ExactDeduplication(Deduplication):
         return self.workflow(output_path="unique/")._first_stage().inputs()
 
     def workflow(self, *, output_path: str, **places: Any) -> ExactDeduplicationWorkflow:
-        return ExactDeduplicationWorkflow(
-            output_path,
-            text_field=self.text_field,
-            survivor=self.survivor,
-            score_field=self.score_field,
-            source_priority=self.source_priority,
-            merge_empty=self.merge_empty,
-            key=self.key,
-            key_field=self.key_field,
-            against=self.against,
-            **places,
-        )
+        return ExactDeduplicationWorkflow(output_path, **self.options_of(ExactDeduplicationWorkflow), **places)
 
 
 class LineDeduplication(Deduplication):
@@ -190,21 +184,7 @@ class LineDeduplication(Deduplication):
         return ["data"], [self.text_field, *([self.marks_field] if self.action == "mark" else [])]
 
     def workflow(self, *, output_path: str, **places: Any) -> LineDeduplicationWorkflow:
-        return LineDeduplicationWorkflow(
-            output_path,
-            text_field=self.text_field,
-            unit=self.unit,
-            scope=self.scope,
-            max_count=self.max_count,
-            keep=self.keep,
-            min_chars=self.min_chars,
-            loose=self.loose,
-            url_field=self.url_field,
-            action=self.action,
-            marks_field=self.marks_field,
-            max_share=self.max_share,
-            **places,
-        )
+        return LineDeduplicationWorkflow(output_path, **self.options_of(LineDeduplicationWorkflow), **places)
 
 
 class SubstringDeduplication(Deduplication):
@@ -255,17 +235,7 @@ class SubstringDeduplication(Deduplication):
         return ["data"], [self.text_field, *([self.marks_field] if self.action == "mark" else [])]
 
     def workflow(self, *, output_path: str, **places: Any) -> SubstringDeduplicationWorkflow:
-        return SubstringDeduplicationWorkflow(
-            output_path,
-            text_field=self.text_field,
-            unit=self.unit,
-            min_length=self.min_length,
-            keep=self.keep,
-            action=self.action,
-            marks_field=self.marks_field,
-            max_share=self.max_share,
-            **places,
-        )
+        return SubstringDeduplicationWorkflow(output_path, **self.options_of(SubstringDeduplicationWorkflow), **places)
 
 
 class FuzzyDeduplication(Deduplication):
@@ -334,22 +304,7 @@ class FuzzyDeduplication(Deduplication):
 
     def workflow(self, *, output_path: str, **places: Any) -> FuzzyDeduplicationWorkflow:
         return FuzzyDeduplicationWorkflow(
-            output_path=output_path,
-            text_field=self.text_field,
-            threshold=self.threshold,
-            verify=self.verify,
-            word_ngrams=self.word_ngrams,
-            char_ngrams=self.char_ngrams,
-            num_bands=self.num_bands,
-            minhashes_per_band=self.minhashes_per_band,
-            seed=self.seed,
-            survivor=self.survivor,
-            score_field=self.score_field,
-            source_priority=self.source_priority,
-            merge_empty=self.merge_empty,
-            device=self.device,
-            against=self.against,
-            **places,
+            output_path=output_path, **self.options_of(FuzzyDeduplicationWorkflow), **places
         )
 
 

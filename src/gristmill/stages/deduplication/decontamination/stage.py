@@ -88,22 +88,4 @@ class Decontamination(Deduplication):
             stage.check_environment()
 
     def workflow(self, *, output_path: str, **places: Any) -> DecontaminationWorkflow:
-        return DecontaminationWorkflow(
-            None,
-            output_path,
-            self.benchmarks,
-            match=self.match,
-            action=self.action,
-            fields=self.fields,
-            ngram=self.ngram,
-            min_share=self.min_share,
-            min_words=self.min_words,
-            max_documents=self.max_documents,
-            window_chars=self.window_chars,
-            min_piece_chars=self.min_piece_chars,
-            max_pieces=self.max_pieces,
-            eps=self.eps,
-            model_identifier=self.model_identifier,
-            text_field=self.text_field,
-            **places,
-        )
+        return DecontaminationWorkflow(None, output_path, **self.options_of(DecontaminationWorkflow), **places)

@@ -6,7 +6,6 @@ themselves. Replacing `index.json` is the commit; unlisted files are ignored.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,10 +15,17 @@ from typing import Any, Literal
 
 import xxhash
 
-from gristmill.errors import InputChangedError, InputError, InputNotFoundError, OutputExistsError, UsageError
-from gristmill.ledger.record.run_record import checksum
+from gristmill.errors import (
+    InputChangedError,
+    InputError,
+    InputNotFoundError,
+    OutputExistsError,
+    UsageError,
+    VerificationError,
+)
+from gristmill.ledger.record.run_record import sealed, unsealed
 from gristmill.stages.deduplication.sorted_runs import RunFile, RunFiles
-from gristmill.storage.atomic import json_bytes, write_bytes_atomic
+from gristmill.storage.atomic import write_bytes_atomic
 from gristmill.storage.files import is_local, local_path
 from gristmill.storage.partitions import Partition
 
@@ -90,15 +96,9 @@ class FuzzyIndex:
                 path=str(path),
             )
         try:
-            record = json.loads(place.read_bytes())
-        except ValueError as error:
-            raise InputError(f"{place} is damaged: {error}. Restore the index, or build it again.") from error
-        if not isinstance(record, dict) or record.get("seal") != checksum(record):
-            raise InputError(
-                f"{place} was edited or damaged: its content does not match its checksum. Restore the index, or build "
-                "it again.",
-                path=str(place),
-            )
+            record = unsealed(place.read_bytes(), str(place), " Restore the index, or build it again.")
+        except VerificationError as error:
+            raise InputError(str(error), path=str(place)) from error
         if record.get("format") != FORMAT:
             raise InputError(
                 f"{place} has format {record.get('format')!r}, but this version reads format {FORMAT}.", path=str(place)
@@ -251,9 +251,7 @@ class FuzzyIndex:
         return taken
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        record = {key: value for key, value in record.items() if key != "seal"}
-        record["seal"] = checksum(record)
-        write_bytes_atomic(f"{self.path}/{INDEX_FILE}", json_bytes(record))
+        write_bytes_atomic(f"{self.path}/{INDEX_FILE}", sealed(record))
 
 
 def _free_name(name: str, taken: set[str]) -> str:

@@ -11,7 +11,7 @@ from gristmill.stages.source_sink import Mode, SourceStage
 from gristmill.stages.text.io.reader.dumps import MailReader, StackExchangeReader
 from gristmill.stages.text.io.reader.jsonl import JsonlReaderStage
 from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
-from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
+from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, partitioned, plain_paths
 from gristmill.stages.text.io.reader.pdf import PdfReader
 from gristmill.stages.text.io.reader.rows import RowReader
 from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader, SqlReader
@@ -32,7 +32,6 @@ from gristmill.storage.formats import (
     codec_of,
     format_of,
 )
-from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
@@ -84,6 +83,7 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
     """
 
     name = "document_reader"
+    limit: int | None = None
 
     def __init__(
         self,
@@ -107,6 +107,7 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         self.errors = errors
         self.file_paths = plain_paths(file_paths)
         self.filetype = filetype
+        self.file_extensions: Sequence[str] | None = None if filetype is None else EXTENSIONS[filetype]
         self.files_per_partition = files_per_partition
         self.blocksize = blocksize
         self.fields = fields
@@ -138,24 +139,10 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
                 found = found.only(kind)  # if the rest is records too, the source refuses it with both choices
         if kind in ROW_READERS:
             return self._read_rows(kind, found)
-        selection = None
-        if self.sample is not None or self.max_documents is not None:
-            selection = Selection(self.sample, self.seed, self.max_documents)
-        source = FilePartitioningStage(
-            self.file_paths,
-            self.files_per_partition,
-            self.blocksize,
-            None if self.filetype is None else EXTENSIONS[kind],
-            self.storage_options,
-            format=kind,
-            fields=self.fields,
-            selection=selection,
-        )
-        source.found = None if found is None else [found]
         stage = ParquetReaderStage if kind == "parquet" else JsonlReaderStage
         reader = stage(self.fields, storage_options=self.storage_options, errors=self.errors)
-        if selection is not None:
-            reader.select(selection)
+        source, _ = partitioned(self, reader, kind)
+        source.found = None if found is None else [found]
         return [source, reader]
 
     def _format_of(self, formats: Mapping[Format | None, Sequence[InputFile]]) -> Format:

@@ -14,12 +14,10 @@ from gristmill.ledger.record.trail import TOO_MANY, QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.source_sink import ReaderStage, field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
-from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
-from gristmill.storage.files import list_files
-from gristmill.storage.formats import EXTENSIONS, codec_of
+from gristmill.stages.text.io.reader.partitioning import Paths, partitioned, plain_paths, whole_files
+from gristmill.storage.formats import codec_of
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
-from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, find_damage, make_partitions
-from gristmill.storage.selection import Selection
+from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, find_damage
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import RecordColumns
@@ -70,7 +68,7 @@ class JsonlReaderStage(ReaderStage):
         return ["data"], list(self.fields or [])
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
-        partition: Partition = task._metadata.get("partition") or _ad_hoc_partition(task, self.storage_options)
+        partition: Partition = task._metadata.get("partition") or whole_files(task, "jsonl", self.storage_options)
         read = partial(
             read_blocks,
             block_bytes=DEFAULT_BLOCK_BYTES if self.batch_bytes is None else parse_size(self.batch_bytes),
@@ -224,25 +222,8 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         reader = JsonlReaderStage(self.fields, storage_options=self.storage_options, **self.read_kwargs)
-        selection = None
-        if self.sample is not None or self.max_documents is not None:
-            selection = Selection(self.sample, self.seed, self.max_documents)
-            reader.select(selection)
-        stages: list[ProcessingStage[Any, Any]] = [
-            FilePartitioningStage(
-                self.file_paths,
-                self.files_per_partition,
-                self.blocksize,
-                self.file_extensions,
-                self.storage_options,
-                self.limit,
-                format="jsonl",
-                fields=self.fields,
-                selection=selection,
-            ),
-            reader,
-        ]
-        return [*stages, AssignRowIds()] if self.with_ids else stages
+        stages = partitioned(self, reader, "jsonl")
+        return [*stages, AssignRowIds()] if self.with_ids else [*stages]
 
 
 def check_reader_options(
@@ -260,9 +241,3 @@ def check_reader_options(
             f"{reader}(read_kwargs={dict(settings)!r}): unknown option {', '.join(map(repr, sorted(unknown)))}; valid "
             f"options are {', '.join(map(repr, sorted(known)))}."
         )
-
-
-def _ad_hoc_partition(task: FileGroupTask, storage_options: Mapping[str, Any] | None) -> Partition:
-    """The partition of a hand-made task: its files as a whole."""
-    files = list_files(list(task.data), extensions=EXTENSIONS["jsonl"], storage_options=storage_options)
-    return make_partitions(files, format="jsonl", files_per_partition=max(1, len(files)))[0]

@@ -11,16 +11,13 @@ from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.source_sink import ReaderStage, field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.jsonl import check_reader_options
-from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
-from gristmill.storage.files import list_files
-from gristmill.storage.formats import EXTENSIONS
+from gristmill.stages.text.io.reader.partitioning import Paths, partitioned, plain_paths, whole_files
 from gristmill.storage.parquet_blocks import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_MAX_RECORD_BYTES,
     read_parquet_blocks,
 )
-from gristmill.storage.partitions import Partition, make_partitions
-from gristmill.storage.selection import Selection
+from gristmill.storage.partitions import Partition
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
@@ -70,7 +67,7 @@ class ParquetReaderStage(ReaderStage):
         return ["data"], list(self.fields or [])
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
-        partition: Partition = task._metadata.get("partition") or _ad_hoc_partition(task, self.storage_options)
+        partition: Partition = task._metadata.get("partition") or whole_files(task, "parquet", self.storage_options)
         read = partial(
             read_parquet_blocks,
             schema=self.schema,
@@ -152,28 +149,5 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         reader = ParquetReaderStage(self.fields, storage_options=self.storage_options, **self.read_kwargs)
-        selection = None
-        if self.sample is not None or self.max_documents is not None:
-            selection = Selection(self.sample, self.seed, self.max_documents)
-            reader.select(selection)
-        stages: list[ProcessingStage[Any, Any]] = [
-            FilePartitioningStage(
-                self.file_paths,
-                self.files_per_partition,
-                self.blocksize,
-                self.file_extensions,
-                self.storage_options,
-                self.limit,
-                format="parquet",
-                fields=self.fields,
-                selection=selection,
-            ),
-            reader,
-        ]
-        return [*stages, AssignRowIds()] if self.with_ids else stages
-
-
-def _ad_hoc_partition(task: FileGroupTask, storage_options: Mapping[str, Any] | None) -> Partition:
-    """The partition of a hand-made task: its files as a whole."""
-    files = list_files(list(task.data), extensions=EXTENSIONS["parquet"], storage_options=storage_options)
-    return make_partitions(files, format="parquet", files_per_partition=max(1, len(files)))[0]
+        stages = partitioned(self, reader, "parquet")
+        return [*stages, AssignRowIds()] if self.with_ids else [*stages]

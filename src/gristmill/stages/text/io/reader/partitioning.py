@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import filterfalse
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage, field_names
 from gristmill.storage.compression import HEADS, kinds_of
-from gristmill.storage.files import InputFile, LeftOut, SourceFiles, Survey, is_local, local_path, survey
+from gristmill.storage.files import InputFile, LeftOut, SourceFiles, Survey, is_local, list_files, local_path, survey
 from gristmill.storage.formats import (
     EXTENSIONS,
     FORMATS,
@@ -365,6 +365,56 @@ class FilePartitioningStage(SourceStage):
 def _format_of(extensions: Sequence[str] | None) -> Format:
     parquet = bool(extensions) and all(".parquet" in extension for extension in extensions or ())
     return "parquet" if parquet else "jsonl"
+
+
+class ReaderOptions(Protocol):
+    """What the readers of files are given alike."""
+
+    file_paths: Any
+    files_per_partition: int | None
+    blocksize: int | str | None
+    fields: Sequence[str] | None
+    file_extensions: Sequence[str] | None
+    limit: int | None
+    max_documents: int | None
+    sample: float | None
+    seed: int
+    storage_options: Mapping[str, Any] | None
+
+
+def partitioned(
+    given: ReaderOptions, reader: ReaderStage, format: Format, options: Mapping[str, Any] | None = None
+) -> tuple[FilePartitioningStage, ReaderStage]:
+    """The stage that finds the files of a reader, and the stage that reads them."""
+    selection = None
+    if given.sample is not None or given.max_documents is not None:
+        selection = Selection(given.sample, given.seed, given.max_documents)
+        reader.select(selection)
+    source = FilePartitioningStage(
+        given.file_paths,
+        given.files_per_partition,
+        given.blocksize,
+        given.file_extensions,
+        given.storage_options,
+        given.limit,
+        format=format,
+        fields=given.fields,
+        selection=selection,
+        options=options,
+    )
+    return source, reader
+
+
+def whole_files(
+    task: FileGroupTask,
+    format: Format,
+    storage_options: Mapping[str, Any] | None,
+    options: Mapping[str, Any] | None = None,
+) -> Partition:
+    """The partition of a hand-made task: its files as a whole."""
+    files = list_files(list(task.data), extensions=EXTENSIONS[format], storage_options=storage_options)
+    reading = "" if options is None else reading_of(format, options)
+    return make_partitions(files, format=format, files_per_partition=max(1, len(files)), reading=reading)[0]
 
 
 def plain_paths(file_paths: Paths) -> str | list[str]:

@@ -10,14 +10,11 @@ from gristmill.errors import UsageError
 from gristmill.figures import parse_size
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.source_sink import ReaderStage, field_names
-from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
-from gristmill.storage.files import list_files
-from gristmill.storage.formats import EXTENSIONS, Format
+from gristmill.stages.text.io.reader.partitioning import Paths, partitioned, plain_paths, whole_files
+from gristmill.storage.formats import Format
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES
-from gristmill.storage.partitions import Partition, make_partitions
+from gristmill.storage.partitions import Partition
 from gristmill.storage.row_blocks import read_row_blocks
-from gristmill.storage.row_formats import reading_of
-from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
@@ -70,7 +67,9 @@ class RowReaderStage(ReaderStage):
         return ["data"], list(self.fields or [])
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
-        partition: Partition = task._metadata.get("partition") or self._ad_hoc_partition(task)
+        partition: Partition = task._metadata.get("partition") or whole_files(
+            task, self.format, self.storage_options, self.options
+        )
         read = partial(
             read_row_blocks,
             fields=self.fields,
@@ -82,12 +81,6 @@ class RowReaderStage(ReaderStage):
             errors=self.errors,
         )
         return self.table_batches(partition, read, task.dataset_name)
-
-    def _ad_hoc_partition(self, task: FileGroupTask) -> Partition:
-        """The partition of a hand-made task: its files as a whole."""
-        files = list_files(list(task.data), extensions=EXTENSIONS[self.format], storage_options=self.storage_options)
-        reading = reading_of(self.format, self.options)
-        return make_partitions(files, format=self.format, files_per_partition=max(1, len(files)), reading=reading)[0]
 
 
 class RowReader(CompositeStage[EmptyTask, DocumentBatch]):
@@ -162,23 +155,7 @@ class RowReader(CompositeStage[EmptyTask, DocumentBatch]):
             storage_options=self.storage_options,
             errors=self.errors,
         )
-        selection = None
-        if self.sample is not None or self.max_documents is not None:
-            selection = Selection(self.sample, self.seed, self.max_documents)
-            reader.select(selection)
-        source = FilePartitioningStage(
-            self.file_paths,
-            self.files_per_partition,
-            self.blocksize,
-            self.file_extensions,
-            self.storage_options,
-            self.limit,
-            format=self.format,
-            fields=self.fields,
-            selection=selection,
-            options=options,
-        )
-        return [source, reader]
+        return [*partitioned(self, reader, self.format, options)]
 
 
 def one_of(reader: str, name: str, value: str, known: Sequence[str]) -> str:
