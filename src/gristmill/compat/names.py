@@ -118,11 +118,11 @@ NAMES: dict[str, str] = {
 
 _TEXT_ONLY = "Gristmill curates text; there is no equivalent for this kind of data."
 _LLM = (
-    "The nearest is LLMStage (gristmill.stages.text.annotate), which asks a model about every document: any prompt, "
+    "The closest is LLMStage (gristmill.stages.text.annotate), which asks a model about every document: any prompt, "
     "answers as text or by a JSON schema."
 )
 _NO_TRANSLATION = (
-    "The nearest is TranslationStage (gristmill.stages.synthetic), which cuts, translates and joins documents itself; "
+    "The closest is TranslationStage (gristmill.stages.synthetic), which cuts, translates and joins documents itself; "
     "LLMStage grades translations."
 )
 _NO_DESIGNER = (
@@ -133,7 +133,7 @@ _NO_LANCE = "The nearest are ParquetReader and ParquetWriter; Lance exports Parq
 _INSIDE = "It is an internal of NeMo Curator's engine. Executors of Gristmill: LocalExecutor, RayDataExecutor, "
 _INSIDE += "XennaExecutor and RayActorPoolExecutor."
 _NO_CUDF = "Gristmill deduplicates on CPUs without cuDF: see FuzzyDeduplicationWorkflow."
-_NO_CUDF_EXACT = "The nearest is ExactDeduplicationWorkflow, which needs no GPU and no shuffle."
+_NO_CUDF_EXACT = "The closest is ExactDeduplicationWorkflow, which needs no GPU and no shuffle."
 _RESUME = "Runs resume by the record beside their output (OUTPUT.gristmill); nothing has to be started for that."
 
 ABSENT: dict[str, str] = {
@@ -151,11 +151,11 @@ ABSENT: dict[str, str] = {
     "backends.utils.get_worker_metadata_and_node_id": _INSIDE,
     "backends.utils.warn_on_env_var_override": _INSIDE,
     "backends.xenna.adapter": _INSIDE,
-    "config": "The nearest is gristmill run FILE.yaml INPUT OUTPUT, which takes these configuration files, or "
+    "config": "The closest is gristmill run FILE.yaml INPUT OUTPUT, which takes these configuration files, or "
     "gristmill.load_recipe(FILE).",
     "core.serve": _NO_SERVE,
-    "core.utils.init_cluster": "The nearest is RayClient(…).start() (gristmill.core.client).",
-    "core.utils.split_table_by_group": "The nearest is polars: pl.from_arrow(table).partition_by(column).",
+    "core.utils.init_cluster": "The closest is RayClient(…).start() (gristmill.core.client).",
+    "core.utils.split_table_by_group": "The closest is polars: pl.from_arrow(table).partition_by(column).",
     "eval": _LLM,
     "metrics.utils.download_and_extract_prometheus": "Nothing is downloaded: install Prometheus with your system's "
     "packages, then gristmill monitor up.",
@@ -165,14 +165,14 @@ ABSENT: dict[str, str] = {
     "pipeline.pipeline.assign_root_task_ids": "Tasks get their ids from Pipeline.run().",
     "stages.audio": _TEXT_ONLY,
     "stages.base.StageMeta": "Stages register by ProcessingStage.__init_subclass__; a metaclass is not needed.",
-    "stages.client_partitioning": "The nearest is FilePartitioningStage, which takes a list of paths and URLs.",
+    "stages.client_partitioning": "The closest is FilePartitioningStage, which takes a list of paths and URLs.",
     "stages.deduplication.exact.ExactDuplicateIdentification": _NO_CUDF_EXACT,
     "stages.deduplication.exact.identification": _NO_CUDF_EXACT,
     "stages.deduplication.fuzzy.lsh.lsh": _NO_CUDF,
-    "stages.deduplication.fuzzy.minhash.GPUMinHash": "The nearest is MinHash, which runs on CPUs.",
+    "stages.deduplication.fuzzy.minhash.GPUMinHash": "The closest is MinHash, which runs on CPUs.",
     "stages.deduplication.gpu_utils": _NO_CUDF,
     "stages.deduplication.io_utils": "The nearest are JsonlReader and ParquetReader with _assign_ids=True.",
-    "stages.deduplication.semantic.utils": "The nearest is SemanticDeduplicationWorkflow.",
+    "stages.deduplication.semantic.utils": "The closest is SemanticDeduplicationWorkflow.",
     "stages.deduplication.shuffle_utils": "Gristmill needs no shuffle: its deduplication workflows sort on disk.",
     "stages.image": _TEXT_ONLY,
     "stages.interleaved": _TEXT_ONLY,
@@ -180,14 +180,14 @@ ABSENT: dict[str, str] = {
     "stages.synthetic": _LLM,
     "stages.synthetic.nemo_data_designer": _NO_DESIGNER,
     "stages.synthetic.omni": _TEXT_ONLY,
-    "stages.text.classifiers.aegis.AegisModel": "The nearest is AegisClassifier, which loads the model itself.",
-    "stages.text.classifiers.aegis.InstructionDataGuardNet": "The nearest is InstructionDataGuardClassifier.",
-    "stages.text.classifiers.aegis_utils": "The nearest is FormatAegisPromptStage.",
-    "stages.text.classifiers.prompt_task_complexity.CustomDeberta": "The nearest is PromptTaskComplexityClassifier.",
-    "stages.text.classifiers.prompt_task_complexity.MeanPooling": "The nearest is PromptTaskComplexityClassifier.",
-    "stages.text.classifiers.prompt_task_complexity.MulticlassHead": "The nearest is PromptTaskComplexityClassifier.",
-    "stages.text.classifiers.utils": "The nearest is TokenizerStage(sort_by_length=True).",
-    "stages.text.embedders.utils": "The nearest is EmbeddingCreatorStage, which makes the column itself.",
+    "stages.text.classifiers.aegis.AegisModel": "The closest is AegisClassifier, which loads the model itself.",
+    "stages.text.classifiers.aegis.InstructionDataGuardNet": "The closest is InstructionDataGuardClassifier.",
+    "stages.text.classifiers.aegis_utils": "The closest is FormatAegisPromptStage.",
+    "stages.text.classifiers.prompt_task_complexity.CustomDeberta": "The closest is PromptTaskComplexityClassifier.",
+    "stages.text.classifiers.prompt_task_complexity.MeanPooling": "The closest is PromptTaskComplexityClassifier.",
+    "stages.text.classifiers.prompt_task_complexity.MulticlassHead": "The closest is PromptTaskComplexityClassifier.",
+    "stages.text.classifiers.utils": "The closest is TokenizerStage(sort_by_length=True).",
+    "stages.text.embedders.utils": "The closest is EmbeddingCreatorStage, which makes the column itself.",
     "stages.text.experimental": _NO_TRANSLATION,
     "stages.text.io.reader.LanceReader": _NO_LANCE,
     "stages.text.io.reader.lance": _NO_LANCE,
@@ -208,11 +208,11 @@ ABSENT: dict[str, str] = {
     "tasks.video": _TEXT_ONLY,
     "utils.decoder_utils": _TEXT_ONLY,
     "utils.gpu_utils.ensure_cudnn_loaded": "PyTorch loads cuDNN by itself.",
-    "utils.gpu_utils.get_max_model_len_from_config": "The nearest is TokenizerStage(max_seq_length=None), which takes "
+    "utils.gpu_utils.get_max_model_len_from_config": "The closest is TokenizerStage(max_seq_length=None), which takes "
     "the model's own limit.",
-    "utils.hf_download_utils": "The nearest is huggingface_hub.snapshot_download; stages take cache_dir.",
+    "utils.hf_download_utils": "The closest is huggingface_hub.snapshot_download; stages take cache_dir.",
     "utils.lance": _NO_LANCE,
-    "utils.merge_file_prefixes": "The nearest is merge_file_prefixes, which merges a folder of token files.",
+    "utils.merge_file_prefixes": "The closest is merge_file_prefixes, which merges a folder of token files.",
     "utils.nvcodec_utils": _TEXT_ONLY,
     "utils.prompts": _LLM,
     "utils.resumability_actor": _RESUME,

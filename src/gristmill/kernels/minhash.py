@@ -43,7 +43,7 @@ _LARGEST = np.uint32(0xFFFFFFFF)
 
 
 def hash_factors(count: int, seed: int) -> tuple[Factors, Factors]:
-    """The numbers that make `count` different hash functions `(x ^ flip) * factor` of one."""
+    """The numbers that turn one hash function into `count` different ones: `(x ^ flip) * factor`."""
     draws = np.random.default_rng(seed).integers(0, 1 << 32, (2, count), dtype=np.uint32)
     flips, factors = np.ascontiguousarray(draws[0]), np.ascontiguousarray(draws[1] | np.uint32(1))
     flips.flags.writeable = factors.flags.writeable = False
@@ -54,7 +54,7 @@ def hash_factors(count: int, seed: int) -> tuple[Factors, Factors]:
 def _least_of_some(typing: Any, values: Any, count: Any, flips: Any, factors: Any, least: Any) -> Any:
     """Lower `TOGETHER` least hashes by those of one or more shingles; all but their number are addresses.
 
-    The least hashes stay in registers while all shingles pass.
+    The least hashes stay in registers while the shingles are read.
     """
     whole, vector = ir.IntType(64), ir.VectorType(ir.IntType(32), _LANES)
 
@@ -129,7 +129,7 @@ def band_hashes(
 ) -> tuple[Hashes, Hashes, Integers, Hashes]:
     """The band hashes of every row of a column, a hash of its whole sequence of words, and its number of shingles.
 
-    The number of a document without any shingle is 0, and its hashes mean nothing. Unless `kept` is empty, the last
+    The number is 0 for a document without shingles, whose hashes are meaningless. Unless `kept` is empty, the last
     array holds the shingles of all rows, one row after the other, in the order of the text: those places of `kept`
     that were filled, or of a larger array.
     """
@@ -160,7 +160,7 @@ def band_hashes(
             made = shingle_block(data, end, pages, codes, size, unit, power, tokens, heads, longs, block, state)
             _lower_least(block, made, flipping, multiplying, least)
             if keep:
-                # One more, for a document of symbols.
+                # One more, for a document that consists of symbols.
                 if filled + total + made + 1 > len(kept):
                     kept = grown(kept, 2 * (filled + total + made))
                 copy_items(kept, filled + total, block, made)

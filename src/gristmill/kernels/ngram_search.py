@@ -1,8 +1,8 @@
 r"""Finds the word n-grams of texts in an index of n-grams: a rolling hash of words, a bit filter, and an exact check.
 
-A word is what stands between white space, in lower case and without punctuation (Brown et al. 2020, appendix C): all
-characters that are neither letters nor digits are left out, and what is empty then is no word. In scripts that are
-written without spaces each character counts as a word.
+Words are separated by whitespace and compared in lower case, without punctuation (Brown et al. 2020, appendix C): all
+characters other than letters and digits are ignored, and words that are then empty are skipped. In scripts written
+without spaces, each character counts as a word.
 
 The index is sorted by hash. `directory` says where the n-grams begin whose hashes share their highest bits, so that a
 look-up reads two places. A blocked Bloom filter (Putze, Sanders and Singler 2007) comes before it: the highest bits of
@@ -154,7 +154,7 @@ def _words(data, begin, end, pages, codes, tokens, starts, ends, heads, longs):
 
 @leaf
 def _most_words(size):
-    """How many words a text of `size` bytes has at the most, and room for as many as are hashed at once.
+    """The maximum number of words in a text of `size` bytes, plus room for those that are hashed at once.
 
     Two words have a byte or a long character between them.
     """

@@ -1,6 +1,6 @@
 """The order of keys that are hashes, and keys that two sorted arrays share.
 
-Hashes are spread evenly, so that each finds its place by its highest bits and a few comparisons.
+Hashes are evenly distributed, so the highest bits and a few comparisons determine the position of each.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from gristmill.kernels.arrays import grown
 from gristmill.kernels.compiler import kernel
 
 _FEW = 1024
-"""So many keys are sorted by comparisons in no more time."""
+"""Up to this many keys, sorting by comparison is no slower."""
 _SHARE = 4
-"""About how many keys are to have the same highest bits."""
+"""Target number of keys that share the same highest bits."""
 _CROWD = 1024
-"""Where so many have, the keys are not spread evenly."""
+"""If this many keys share them, the keys are not evenly distributed."""
 
 
 def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """As `np.argsort(keys, kind="stable")`, several times as fast where keys are hashes.
+    """As `np.argsort(keys, kind="stable")`, but several times as fast if the keys are hashes.
 
     Example:
         >>> stable_order(np.array([3, 1, 3, 2], np.uint64)).tolist()
@@ -37,7 +37,7 @@ def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 @kernel
 def _order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """The order of the keys, or nothing where they are not spread evenly."""
+    """The order of the keys; empty if they are not evenly distributed."""
     count = len(keys)
     low, high = keys[0], keys[0]
     for key in keys:
@@ -57,7 +57,7 @@ def _order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         ends[slot + 1] += ends[slot]
     order = np.empty(count, np.int64)
     values = np.empty(count, np.uint64)
-    # From here on `ends` say where the next key of every slot goes: at last where the slot ends.
+    # From here on, `ends` holds the position of the next key of each slot, and finally the end of the slot.
     for place in range(count):
         slot = (keys[place] - low) >> shift
         values[ends[slot]], order[ends[slot]] = keys[place], place
@@ -76,7 +76,7 @@ def _order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 def shared_keys(
     keys: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Which of the `wanted` keys are among `keys`, and from where to where; both are sorted, the wanted ones distinct.
+    """Which of the `wanted` keys are in `keys`, and their ranges there; both are sorted, and `wanted` is distinct.
 
     Each search goes on from the place of the last one, in steps that double: a few wanted keys take a binary search
     each, and many of them one walk through both arrays.

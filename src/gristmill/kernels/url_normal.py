@@ -155,7 +155,7 @@ def _put_query(data, at, end, out, size, names, bounds):
 
 @routine
 def _port(data, begin, end):
-    """The number behind the colon: 0 if there is none, -1 if it is no number."""
+    """The number behind the colon: 0 if there is none, -1 if it is not a number."""
     if begin == end:
         return np.int64(0)
     number = np.int64(0)

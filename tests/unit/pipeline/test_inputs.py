@@ -440,7 +440,7 @@ def test_blocksize_splits_one_file_and_files_per_partition_groups_many(tmp_path:
     result = _run(tmp_path, reader=JsonlReader(str(tmp_path / "in"), files_per_partition=2))
     assert len(result) == 3
     assert result.report.rows_read == 504
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="mutually exclusive"):
         JsonlReader(str(tmp_path / "in"), files_per_partition=2, blocksize="1MB")
 
 

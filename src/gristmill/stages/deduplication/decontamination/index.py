@@ -255,7 +255,7 @@ def _covered(
 ) -> npt.NDArray[np.int64]:
     """The number of words of each item that are part of an n-gram."""
     reach = np.zeros(int(item_bounds[-1]), np.int64)
-    reach[words] = words + sizes  # a word begins one n-gram at the most
+    reach[words] = words + sizes  # at most one n-gram begins at a word
     inside = np.maximum.accumulate(reach) > np.arange(len(reach))
     return np.diff(np.concatenate([[0], np.cumsum(inside)])[item_bounds])
 

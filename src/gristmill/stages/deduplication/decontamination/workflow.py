@@ -45,7 +45,7 @@ _RULES: dict[str, tuple[GramRule, float]] = {
     "13gram": (GramRule(13, 13, 8), 0.0),
     "8gram": (GramRule(8, 8, 8), math.nextafter(0.5, 1)),  # more than half
     "fuzzy": (GramRule(5, 13, 8), 0.6),
-    "semantic": (GramRule(13, 13, 8), 0.0),  # of which only the least number of words is used
+    "semantic": (GramRule(13, 13, 8), 0.0),  # of which only `min_words` is used
 }
 _OF_NGRAMS = ("ngram", "min_share", "max_documents")
 _OF_EMBEDDINGS = ("eps", "model_identifier")
@@ -170,7 +170,7 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
             raise UsageError(f"eps={self.eps!r}: a distance (1 - cosine) must be at least 0 and below 1.")
         if self.match == "semantic":
             self.share = 1.0 - self.distance
-            self.sample_bytes = SAMPLE_BYTES  # only some hundred texts per second are embedded
+            self.sample_bytes = SAMPLE_BYTES  # only a few hundred texts per second are embedded
         for option, least in (("max_documents", 1), ("window_chars", 0), ("min_piece_chars", 0), ("max_pieces", 1)):
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or value < least):

@@ -95,7 +95,7 @@ class Clusters(RangeReader):
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
         store = ShingleStore(self._documents, self.kind)
-        # Only these: an index holds all documents, most of which are no duplicates.
+        # Only these: an index holds all documents, most of which are not duplicates.
         keys = _distinct_keys(self._duplicates())
         places = store.places(keys)
         removed, survivors, alike = choose(

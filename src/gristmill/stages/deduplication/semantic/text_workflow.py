@@ -167,7 +167,7 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         self.model_inference_batch_size = earlier_batch_size or model_inference_batch_size
         self.cpu_backend = cpu_backend
 
-    # Only some hundred texts per second are embedded, so a forecast uses fewer of them.
+    # Only a few hundred texts per second are embedded, so a forecast uses fewer of them.
     sample_bytes = 1 << 18
 
     def _columns(self) -> list[str]:

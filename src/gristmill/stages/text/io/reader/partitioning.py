@@ -107,7 +107,7 @@ class FilePartitioningStage(SourceStage):
     ) -> None:
         if files_per_partition is not None and blocksize is not None:
             raise UsageError(
-                f"files_per_partition={files_per_partition!r} and blocksize={blocksize!r} exclude each other: set "
+                f"files_per_partition={files_per_partition!r} and blocksize={blocksize!r} are mutually exclusive: set "
                 "one, or neither for one partition per file."
             )
         self.file_paths = plain_paths(file_paths)
