@@ -233,9 +233,7 @@ def check_reader_options(
     if task_type != "document":
         raise NotSupportedError(f"{reader}(task_type={task_type!r}): only 'document' can be read.")
     if generate_ids and assign_ids:
-        raise UsageError(
-            f"{reader}: _generate_ids and _assign_ids are mutually exclusive: both assign the same ids."
-        )
+        raise UsageError(f"{reader}: _generate_ids and _assign_ids are mutually exclusive: both assign the same ids.")
     known = {"batch_bytes", "errors", "max_record_bytes", "storage_options"}
     unknown = set(settings) - known
     if unknown:
