@@ -21,7 +21,7 @@ import numpy as np
 
 from gristmill.stages.text.extraction.auto import page_figures
 from gristmill.stages.text.extraction.fast import inside_of, main_of
-from gristmill.stages.text.extraction.markup import line_text
+from gristmill.stages.text.extraction.markup import Lines, blocks_of
 from gristmill.stages.text.extraction.page import Page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,13 +41,15 @@ class LabelledBlocks(NamedTuple):
 def labelled_blocks(html: bytes, text: str) -> LabelledBlocks:
     """The blocks of a page whose text people marked."""
     page = Page(html, None, None, max_depth=2000, fix_encoding=False)
-    blocks, figures = page_figures(main_of(page.tree, links=True), inside_of(page.tree, links=True))
+    main, blocks = blocks_of(main_of(page.tree, links=True)), blocks_of(inside_of(page.tree, links=True))
+    lines = Lines()
+    figures = page_figures(main, blocks, lines)
     words = _WORD.findall(text.lower())
     runs = {tuple(words[start : start + 4]) for start in range(len(words) - 3)}
     whole = f" {' '.join(words)} "
     belong, counts = [], []
     for block in blocks:
-        own = _WORD.findall(line_text(block).lower())
+        own = _WORD.findall(lines[block].lower())
         counts.append(len(own))
         if len(own) >= 5:
             found = sum(tuple(own[start : start + 4]) in runs for start in range(len(own) - 3))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.byte_masks import byte_masks
-from gristmill.kernels.compiler import kernel
+from gristmill.kernels.compiler import kernel, leaf
 from gristmill.kernels.machine import trailing_zeros
 from gristmill.kernels.url_lists import BASIS, hash_step
 from gristmill.kernels.url_parts import lower_byte
@@ -27,6 +27,11 @@ _STEP = 61
 """Number of positions in 64 bytes at which a four-letter word can begin."""
 _LETTERS = byte_masks(b"<", b">", b"m", b"a", b"t", b"h", b"e", b"x", b'"')
 
+_MATH, _MATH_TEX, _MWE_MATH, _CLASS_TEX, _CLASS_LATEX = (
+    np.frombuffer(sign, np.uint8) for sign in (b"<math", b"math/tex", b"mwe-math", b'class="tex"', b'class="latex"')
+)
+"""The signs of formulas."""
+
 
 class MarkupScan(NamedTuple):
     """What the bytes of a page show.
@@ -34,13 +39,13 @@ class MarkupScan(NamedTuple):
     Attributes:
         tags: Number of `<`.
         depth: Maximum number of open elements.
-        may_have_formulas: It contains `<math`, `-math`, `math/`, `"tex"` or `atex"`.
+        has_formulas: It contains `<math`, `math/tex`, `mwe-math`, `class="tex"` or `class="latex"`.
         has_cells: It has an end tag of a table cell.
     """
 
     tags: int
     depth: int
-    may_have_formulas: bool
+    has_formulas: bool
     has_cells: bool
 
 
@@ -52,10 +57,21 @@ def scan_markup(page: bytes) -> MarkupScan:
 
     Example:
         >>> scan_markup(b"<table><tr><td><b>1</b></td></tr></table>")
-        MarkupScan(tags=8, depth=2, may_have_formulas=False, has_cells=True)
+        MarkupScan(tags=8, depth=2, has_formulas=False, has_cells=True)
     """
     tags, depth, formulas, cells = _scan(np.frombuffer(page, np.uint8), _KEYS, _CELL)
     return MarkupScan(tags, depth, bool(formulas), bool(cells))
+
+
+@leaf
+def _stands_at(data, place, end, word):
+    """Whether the bytes from `place` on are those of `word`."""
+    if place < 0 or place + len(word) > end:
+        return False
+    for index in range(len(word)):
+        if data[place + index] != word[index]:
+            return False
+    return True
 
 
 @kernel
@@ -75,14 +91,16 @@ def _scan(data, known, cell):
         while math:
             place = at + trailing_zeros(math)
             math &= math - ONE
-            before = data[place - 1] if place else 0
-            if before == 60 or before == 45 or (place + 4 < end and data[place + 4] == 47):
+            if (
+                _stands_at(data, place - 1, end, _MATH)
+                or _stands_at(data, place, end, _MATH_TEX)
+                or _stands_at(data, place - 4, end, _MWE_MATH)
+            ):
                 formulas = 1
         while tex:
             place = at + trailing_zeros(tex)
             tex &= tex - ONE
-            before = data[place - 1] if place else 0
-            if before == 34 or before == 97:
+            if _stands_at(data, place - 7, end, _CLASS_TEX) or _stands_at(data, place - 9, end, _CLASS_LATEX):
                 formulas = 1
         events = (opening | ending) & ((ONE << np.uint64(_STEP)) - ONE)
         while events:

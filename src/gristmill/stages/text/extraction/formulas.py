@@ -5,18 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_SIGNS = (b"<math", b"math/tex", b"mwe-math", b'class="tex"', b'class="latex"')
 _SELECTOR = "math, script[type^='math/tex'], .katex-html, .MathJax_Preview, .MathJax, .mwe-math-fallback-image-inline, "
 _SELECTOR += ".mwe-math-fallback-image-display, img.tex, img.latex"
 _MAX_DEPTH = 60
 _STYLE = re.compile(r"^\{\\displaystyle\s*(.*)\}$", re.DOTALL)
 _WORDS = {"mfrac": "\\frac{%s}{%s}", "msup": "%s^{%s}", "msub": "%s_{%s}", "msubsup": "%s_{%s}^{%s}"}
 _WORDS |= {"munder": "%s_{%s}", "mover": "%s^{%s}", "munderover": "%s_{%s}^{%s}"}
-
-
-def may_have_formulas(raw: bytes) -> bool:
-    """Whether the bytes of a page suggest formulas; `scan_markup` decides which pages to search."""
-    return any(sign in raw for sign in _SIGNS)
 
 
 def with_readable_formulas(page: str) -> str:

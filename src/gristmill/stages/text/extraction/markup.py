@@ -13,6 +13,7 @@ _BETWEEN_CELLS = re.compile(r"</t[dh]>(?=\s{0,200}<t[dh][\s>])|</T[DH]>(?=\s{0,2
 _TAG = re.compile(r"<[^<>]*>")
 _LINK = re.compile(r"<a href=[^<>]*>|</a>")
 _BREAK = re.compile(r"<br\s*/?>\s*")
+_APART = frozenset({"<p>", "<h1", "<h2", "<h3", "<h4", "<h5", "<h6"})
 _HEADING = re.compile(r"<h([1-6])>(.*)</h\1>$", re.DOTALL)
 
 
@@ -40,36 +41,45 @@ def with_bars(text: str) -> str:
 def blocks_of(markup: str) -> list[str]:
     """The blocks: each a line of the markup, or a whole element of code."""
     if "<pre>" not in markup:
-        return [line for line in map(str.strip, markup.split("\n")) if line]
+        return list(filter(None, map(str.strip, markup.split("\n"))))
     blocks: list[str] = []
     for index, piece in enumerate(re.split(r"(<pre>.*?</pre>)", markup, flags=re.DOTALL)):
-        blocks += [piece] if index % 2 else [line for line in map(str.strip, piece.split("\n")) if line]
+        blocks += [piece] if index % 2 else filter(None, map(str.strip, piece.split("\n")))
     return blocks
 
 
-def plain_text(blocks: Iterable[str]) -> str:
+class Lines(dict[str, str]):
+    """The texts of blocks, each found once: those of a page are asked for several times."""
+
+    def __missing__(self, block: str) -> str:
+        text = self[block] = line_text(block)
+        return text
+
+
+def plain_text(blocks: Iterable[str], lines: Lines | None = None) -> str:
     r"""Blocks as text: one line each, blank lines around headings, paragraphs and code; list items have a dash.
 
     Example:
         >>> plain_text(["<h1>A</h1>", "<ul>", "<li>b &amp; c</li>", "</ul>"])
         'A\n\n- b & c'
     """
-    lines: list[str] = []
+    text_of = line_text if lines is None else lines.__getitem__
+    made: list[str] = []
     for block in blocks:
-        if block.startswith("<pre>"):
-            lines += ["", html.unescape(_TAG.sub("", block)).strip("\n"), ""]
-            continue
         start = block[:3]
-        text = line_text(block)
+        if start == "<pr" and block.startswith("<pre>"):
+            made += ["", html.unescape(_TAG.sub("", block)).strip("\n"), ""]
+            continue
+        text = text_of(block)
         if not text:
             continue
         if start == "<li":
-            lines.append(f"- {text}")
-        elif start in ("<p>", "<h1", "<h2", "<h3", "<h4", "<h5", "<h6"):
-            lines += ["", text, ""]
+            made.append(f"- {text}")
+        elif start in _APART:
+            made += ["", text, ""]
         else:
-            lines.append(text)
-    return _joined(lines)
+            made.append(text)
+    return _joined(made)
 
 
 def markdown(blocks: Iterable[str]) -> str:
@@ -121,7 +131,7 @@ def line_text(block: str) -> str:
     """The text of a block in one line, except for its line breaks."""
     text = block
     if "<" in text:
-        text = _TAG.sub("", _BREAK.sub("\n", text))
+        text = _TAG.sub("", _BREAK.sub("\n", text) if "<br" in text else text)
     if "&" in text:
         text = html.unescape(text)
     if CELL in text:

@@ -10,7 +10,7 @@ from gristmill.kernels.markup_scan import scan_markup
 from gristmill.stages.text.extraction import auto, fast
 from gristmill.stages.text.extraction.charset import decode_page
 from gristmill.stages.text.extraction.facts import facts_of
-from gristmill.stages.text.extraction.formulas import may_have_formulas, with_readable_formulas
+from gristmill.stages.text.extraction.formulas import with_readable_formulas
 from gristmill.stages.text.extraction.language import NAMES, language_code
 from gristmill.stages.text.extraction.markup import with_cells_apart
 
@@ -62,7 +62,7 @@ class Page:
             )
         if seen.depth > max_depth:
             raise PageProblemError("nested_too_deeply", f"more than {max_depth:,} elements of the page are nested")
-        self._has_formulas = seen.may_have_formulas and may_have_formulas(raw)
+        self._has_formulas = seen.has_formulas
         self._has_cells = seen.has_cells
         self.html = with_readable_formulas(html) if self._has_formulas else html
         self.url = url
