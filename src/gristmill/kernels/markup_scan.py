@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.byte_masks import byte_masks
-from gristmill.kernels.compiler import kernel, leaf
+from gristmill.kernels.compiler import kernel
 from gristmill.kernels.machine import trailing_zeros
 from gristmill.kernels.url_lists import BASIS, hash_step
 from gristmill.kernels.url_parts import lower_byte
-from gristmill.kernels.utf8 import ONE, ZERO
+from gristmill.kernels.utf8 import ONE, ZERO, starts_with
 
 _NEVER_OPEN = (
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr",
@@ -63,17 +63,6 @@ def scan_markup(page: bytes) -> MarkupScan:
     return MarkupScan(tags, depth, bool(formulas), bool(cells))
 
 
-@leaf
-def _stands_at(data, place, end, word):
-    """Whether the bytes from `place` on are those of `word`."""
-    if place < 0 or place + len(word) > end:
-        return False
-    for index in range(len(word)):
-        if data[place + index] != word[index]:
-            return False
-    return True
-
-
 @kernel
 def _scan(data, known, cell):
     keys = known.copy()
@@ -92,15 +81,15 @@ def _scan(data, known, cell):
             place = at + trailing_zeros(math)
             math &= math - ONE
             if (
-                _stands_at(data, place - 1, end, _MATH)
-                or _stands_at(data, place, end, _MATH_TEX)
-                or _stands_at(data, place - 4, end, _MWE_MATH)
+                starts_with(data, place - 1, end, _MATH)
+                or starts_with(data, place, end, _MATH_TEX)
+                or starts_with(data, place - 4, end, _MWE_MATH)
             ):
                 formulas = 1
         while tex:
             place = at + trailing_zeros(tex)
             tex &= tex - ONE
-            if _stands_at(data, place - 7, end, _CLASS_TEX) or _stands_at(data, place - 9, end, _CLASS_LATEX):
+            if starts_with(data, place - 7, end, _CLASS_TEX) or starts_with(data, place - 9, end, _CLASS_LATEX):
                 formulas = 1
         events = (opening | ending) & ((ONE << np.uint64(_STEP)) - ONE)
         while events:

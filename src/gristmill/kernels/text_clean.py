@@ -22,6 +22,7 @@ from gristmill.kernels.utf8 import (
     line_break_width,
     next_character,
     space_width,
+    starts_with,
     strip_left,
     strip_right,
 )
@@ -138,16 +139,6 @@ def _has_words(data, begin, end, least):
 
 
 @routine
-def _starts_with(data, at, end, text):
-    if end - at < len(text):
-        return False
-    for position in range(len(text)):  # noqa: SIM110 - compiled code has no generators
-        if data[at + position] != text[position]:
-            return False
-    return True
-
-
-@routine
 def _citation_end(data, at, end, pages, flags):
     """Where the citation that begins at a square bracket ends; 0 if it is not a citation."""
     stop = at + 1
@@ -158,9 +149,9 @@ def _citation_end(data, at, end, pages, flags):
         if not flags_of(point, pages, flags) & DECIMAL:
             break
         stop += width
-    if _starts_with(data, at, end, _EDIT):
+    if starts_with(data, at, end, _EDIT):
         return at + len(_EDIT)
-    if _starts_with(data, at, end, _CITATION):
+    if starts_with(data, at, end, _CITATION):
         return at + len(_CITATION)
     return 0
 

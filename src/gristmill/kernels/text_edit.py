@@ -11,7 +11,15 @@ import pyarrow as pa
 
 from gristmill.kernels.compiler import kernel, leaf
 from gristmill.kernels.text_column import Bytes, Integers, Mask
-from gristmill.kernels.utf8 import character_start, next_character, next_newline, space_width, strip_left, strip_right
+from gristmill.kernels.utf8 import (
+    character_start,
+    next_character,
+    next_newline,
+    space_width,
+    starts_with,
+    strip_left,
+    strip_right,
+)
 
 NEWLINE = 10
 
@@ -67,24 +75,16 @@ def quotation_spans(data: Bytes, offsets: Integers) -> tuple[npt.NDArray[np.int6
 
 @leaf
 def _find(data: Bytes, start: int, end: int, word: Bytes) -> int:
-    size = len(word)
-    for i in range(start, end - size + 1):
-        k = 0
-        while k < size and data[i + k] == word[k]:
-            k += 1
-        if k == size:
+    for i in range(start, end - len(word) + 1):
+        if starts_with(data, i, end, word):
             return i
     return -1
 
 
 @leaf
 def _find_last(data: Bytes, start: int, end: int, word: Bytes) -> int:
-    size = len(word)
-    for i in range(end - size, start - 1, -1):
-        k = 0
-        while k < size and data[i + k] == word[k]:
-            k += 1
-        if k == size:
+    for i in range(end - len(word), start - 1, -1):
+        if starts_with(data, i, end, word):
             return i
     return -1
 

@@ -218,6 +218,17 @@ def same_bytes(data, one, other, length):
     return at == length or load_part(data, one + at, length - at) == load_part(data, other + at, length - at)
 
 
+@leaf
+def starts_with(data, at, end, text):
+    """Whether the bytes from `at` on, and before `end`, begin with `text`; `at` may be negative."""
+    if at < 0 or end - at < len(text):
+        return False
+    for position in range(len(text)):  # noqa: SIM110 - compiled code has no generators
+        if data[at + position] != text[position]:
+            return False
+    return True
+
+
 @inlined
 def _walk(base: int, i: int, stop: int, end: int) -> int:
     """Read whole characters until `stop` is reached or passed; where that is, or -1 - the place of the first error."""

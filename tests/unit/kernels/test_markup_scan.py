@@ -14,8 +14,8 @@ _FORMULA = re.compile(rb'<math|math/tex|mwe-math|class="tex"|class="latex"')
 _PIECES = st.lists(
     st.sampled_from([
         b"<", b"</", b"<b>", b"</b>", b"<B class='x'>", b"<i/>", b"<br>", b"<p>", b"</p>", b"<td>", b"</td>", b"</TD >",
-        b"</td", b">", b"<math>", b'class="tex"', b'class="', b"la", b'"la', b"mwe-", b"math", b"math/tex", b"mat", b"h",
-        b'tex"', b"x" * 57, "ä".encode(), b" ",
+        b"</td", b">", b"<math>", b'class="tex"', b'class="', b"la", b'"la', b"mwe-", b"math", b"math/tex", b"mat",
+        b"h", b'tex"', b"x" * 57, "ä".encode(), b" ",
         b"<div>" * 40, b"</div>" * 40, b"<x-a b=c>", b"</x-a\n>", b"</ i>", b"<1>", b"<b<b>",
     ]),
     max_size=30,

@@ -387,22 +387,11 @@ class SemanticDeduplication(Deduplication):
             stage.check_environment()
 
     def workflow(self, *, output_path: str, **places: Any) -> SemanticDeduplicationWorkflow:
-        shared: dict[str, Any] = {
-            "text_field": self.text_field,
-            "eps": self.eps,
-            "which_to_keep": self.which_to_keep,
-            "n_clusters": self.n_clusters,
-            "survivor": self.survivor,
-            "score_field": self.score_field,
-            "source_priority": self.source_priority,
-            "against": self.against,
-            **places,
-        }
+        shared = {**self.options_of(SemanticDeduplicationWorkflow), **places}
         if self.embedding_field is not None:
             shared["id_field"] = shared.get("id_field") or "id"
-            return SemanticDeduplicationWorkflow(
-                None, output_path, embedding_field=self.embedding_field, random_state=self.random_state, **shared
-            )
+            return SemanticDeduplicationWorkflow(None, output_path, **shared)
+        del shared["embedding_field"], shared["random_state"]
         return TextSemanticDeduplicationWorkflow(
             None,
             output_path,
