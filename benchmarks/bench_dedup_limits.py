@@ -149,7 +149,7 @@ from gristmill.kernels.shingles import WORDS, word_tables
 from gristmill.kernels.text_column import text_column
 lines = (line for path in sorted(glob.glob(sys.argv[1]))[:4] for line in open(path, "rb"))
 data, offsets, _ = text_column(pa.array([orjson.loads(line)["text"] for line in lines], pa.large_string()))
-rates, nothing = {}, np.empty(0, np.uint64)
+rates, nothing = {}, np.empty(0, np.uint32)
 for bands, rows in ((20, 7), (14, 8)):
     seconds = []
     for _ in range(6):

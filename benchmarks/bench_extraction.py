@@ -132,7 +132,9 @@ def cross_validated(marked: Sequence[MarkedPage], careful: dict[str, str]) -> di
                 tree = Page(page.html, None, None, max_depth=2000, fix_encoding=False).tree
                 told = auto.extract(tree, lambda: careful[page.url], is_markdown=False, model=model)  # noqa: B023
                 scores[0, division, place] = word_f1(told, page.text)
-                scores[1, division, place] = word_f1(auto.learned_text(tree, model), page.text)
+                scores[1, division, place] = word_f1(
+                    auto.extract(tree, None, is_markdown=False, model=model), page.text
+                )
     return {"auto": scores[0].mean(0).tolist(), "blocks": scores[1].mean(0).tolist()}
 
 

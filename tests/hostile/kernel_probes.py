@@ -194,7 +194,7 @@ def _shingle(given: Given) -> None:
     for size, unit in ((1, 0), (SHINGLES, 0), (SHINGLES, 1), (24, 1)):
         values, bounds = shingles.shingle_sets(given.data, given.offsets, rows, *tables, size, unit)
         minhash.band_hashes(
-            given.data, given.offsets, *tables, size, unit, flips, factors, 3, 2, np.empty(1, np.uint64)
+            given.data, given.offsets, *tables, size, unit, flips, factors, 3, 2, np.empty(1, np.uint32)
         )
         minhash.listed_shingles(given.data, given.offsets, *tables, size, unit)
         values, bounds = guarded(values), guarded(bounds)

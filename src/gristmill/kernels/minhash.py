@@ -23,6 +23,8 @@ from gristmill.kernels.shingles import (
     Codes,
     Hashes,
     Pages,
+    Shingles,
+    copy_halves,
     is_symbols,
     roll_power,
     shingle_block,
@@ -125,8 +127,8 @@ def band_hashes(
     factors: Factors,
     bands: int,
     rows: int,
-    kept: Hashes,
-) -> tuple[Hashes, Hashes, Integers, Hashes]:
+    kept: Shingles,
+) -> tuple[Hashes, Hashes, Integers, Shingles]:
     """The band hashes of every row of a column, a hash of its whole sequence of words, and its number of shingles.
 
     The number is 0 for a document without shingles, whose hashes are meaningless. Unless `kept` is empty, the last
@@ -163,7 +165,7 @@ def band_hashes(
                 # One more, for a document that consists of symbols.
                 if filled + total + made + 1 > len(kept):
                     kept = grown(kept, 2 * (filled + total + made))
-                copy_items(kept, filled + total, block, made)
+                copy_halves(kept, filled + total, block, made)
             total += made
         sequences[document] = state[SEQUENCE]
         if (unit == WORDS and is_symbols(state)) or total == 0:
@@ -176,7 +178,7 @@ def band_hashes(
                 least[:] = _LARGEST
                 _lower_least(block, 1, flipping, multiplying, least)
                 if keep:
-                    kept[filled] = only
+                    copy_halves(kept, filled, block, 1)
         counts[document] = total
         filled += total if keep else 0
         for band in range(bands):
@@ -189,18 +191,17 @@ def band_hashes(
 
 def listed_shingles(
     data: Bytes, offsets: Integers, pages: Pages, codes: Codes, size: int, unit: int
-) -> tuple[Hashes, Integers, Hashes]:
+) -> tuple[Shingles, Integers, Hashes]:
     """The shingles of every row of a column as `band_hashes` sees them, for signatures that are made elsewhere.
 
     Returns all shingles, one row after the other, where each row begins, and a hash of its whole sequence of words.
-    Signatures are made of the upper halves.
     """
     rows = np.arange(len(offsets) - 1)
     return shingle_lists(data, offsets, rows, pages, codes, size, unit, False)
 
 
 @kernel
-def signature_sets(values: Hashes, bounds: Integers, flips: Factors, factors: Factors) -> tuple[Hashes, Integers]:
+def signature_sets(values: Shingles, bounds: Integers, flips: Factors, factors: Factors) -> tuple[Hashes, Integers]:
     """Sets of shingles as signatures, again as sorted sets: one element for each hash function and its least hash.
 
     Two signatures of `n` functions that agree in `a` of them are sets with a Jaccard similarity of `a / (2 n - a)`.
@@ -217,7 +218,6 @@ def signature_sets(values: Hashes, bounds: Integers, flips: Factors, factors: Fa
         for number in range(hashes):
             least = np.uint32(0xFFFFFFFF)
             for at in range(bounds[row], bounds[row + 1]):
-                value = np.uint32(values[at] >> np.uint64(32))
-                least = min(least, np.uint32((value ^ flips[number]) * factors[number]))
+                least = min(least, np.uint32((values[at] ^ flips[number]) * factors[number]))
             result[sizes[row] + number] = (np.uint64(number) << np.uint64(32)) | np.uint64(least)
     return result, sizes

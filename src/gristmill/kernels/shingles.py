@@ -1,4 +1,4 @@
-r"""Hashed shingles of texts: every run of `size` consecutive words (or characters), lower-cased, as a 64-bit number.
+r"""Hashed shingles of texts: every run of `size` consecutive words (or characters), lower-cased, as a 32-bit number.
 
 A word is what the regular expression `\w+` finds, without leading underscores. In scripts without spaces between words,
 each character counts as a word. A document of fewer words than a shingle has one shingle, all of its words. One that
@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.kernels.arrays import copy_items, grown
+from gristmill.kernels.arrays import grown
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Bytes, Integers
 from gristmill.kernels.unicode_classes import ALNUM, CODE_POINTS, PAGE, SPACE, class_tables, compact
@@ -41,6 +41,8 @@ from gristmill.kernels.word_hashes import (
 Codes = npt.NDArray[np.uint32]
 Pages = npt.NDArray[np.uint16]
 Hashes = npt.NDArray[np.uint64]
+Shingles = npt.NDArray[np.uint32]
+Sets = Shingles | Hashes
 
 WORDS = 0
 CHARACTERS = 1
@@ -68,6 +70,7 @@ BLOCK = 2048
 
 _ROLL_BASE = np.uint64(0xD6E8FEB86659FD93)
 _SEQUENCE_FACTOR = np.uint64(0xFF51AFD7ED558CCD)
+_HALF = np.uint64(32)
 _FEW = 8
 """A document consists of symbols if they take more than this many times the bytes of its words."""
 
@@ -118,6 +121,8 @@ def shingle_room(size):
 def shingle_block(data, end, pages, codes, size, unit, power, tokens, heads, longs, out, state):
     """Fill `out`, of `BLOCK + WINDOW` places, with the next shingles of the document that ends at `end`; how many.
 
+    They have 64 bits here; `copy_halves` keeps the upper half of each.
+
     `state[AT]` is the place to go on from; all else in `state`, and the first `size` of `tokens`, is 0 at the beginning
     of a document. At its end `state[DONE]` is set. `tokens`, `heads` and `longs` have `shingle_room(size)` places.
     """
@@ -153,6 +158,13 @@ def shingle_block(data, end, pages, codes, size, unit, power, tokens, heads, lon
 
 
 @leaf
+def copy_halves(target, at, shingles, count):
+    """Copy the upper halves of the first `count` shingles to `target[at:]`; nothing else is compared."""
+    for place in range(count):
+        target[at + place] = np.uint32(shingles[place] >> _HALF)
+
+
+@leaf
 def is_symbols(state):
     """Whether a document that was gone through has no words, or next to none."""
     return state[COUNT] == np.uint64(0) or state[SYMBOLS] > state[LETTERS] * np.uint64(_FEW)
@@ -174,7 +186,7 @@ def wordless_shingle(data, begin, end):
 
 def shingle_sets(
     data: Bytes, offsets: Integers, rows: Integers, pages: Pages, codes: Codes, size: int, unit: int
-) -> tuple[Hashes, Integers]:
+) -> tuple[Shingles, Integers]:
     """The distinct shingles of the given rows, sorted, one row after the other; and where each row begins."""
     values, bounds, _ = shingle_lists(data, offsets, rows, pages, codes, size, unit, True)
     return values, bounds
@@ -183,15 +195,15 @@ def shingle_sets(
 @kernel
 def shingle_lists(
     data: Bytes, offsets: Integers, rows: Integers, pages: Pages, codes: Codes, size: int, unit: int, distinct: bool
-) -> tuple[Hashes, Integers, Hashes]:
+) -> tuple[Shingles, Integers, Hashes]:
     """The shingles of the given rows, one row after the other, as they come or, if `distinct`, as sorted sets.
 
     Returns them, where each row begins, and a hash of its whole sequence of words.
     """
     bounds = np.zeros(len(rows) + 1, np.int64)
     sequences = np.empty(len(rows), np.uint64)
-    out = np.empty(4 * BLOCK, np.uint64)
-    spare = np.empty(4 * BLOCK if distinct else 1, np.uint64)
+    out = np.empty(4 * BLOCK, np.uint32)
+    spare = np.empty(4 * BLOCK if distinct else 1, np.uint32)
     counts = np.zeros(4 * BLOCK if distinct else 1, np.int64)
     tokens = np.zeros(shingle_room(size), np.uint64)
     heads = np.empty(len(tokens), np.uint64)
@@ -211,19 +223,19 @@ def shingle_lists(
             # One more, for a document of symbols.
             if filled + made + 1 > len(out):
                 out = grown(out, 2 * len(out) + made)
-            copy_items(out, filled, block, made)
+            copy_halves(out, filled, block, made)
             filled += made
         sequences[number] = state[SEQUENCE]
         if (unit == WORDS and is_symbols(state)) or filled == start:
             filled = start
             only = wordless_shingle(data, begin, end)
             if only != np.uint64(0):
-                out[filled] = only
+                out[filled] = np.uint32(only >> _HALF)
                 sequences[number] = only
                 filled += 1
         if distinct and filled - start > 1:
             if filled - start > len(spare):
-                spare, counts = np.empty(2 * (filled - start), np.uint64), np.zeros(2 * (filled - start), np.int64)
+                spare, counts = np.empty(2 * (filled - start), np.uint32), np.zeros(2 * (filled - start), np.int64)
             filled = start + sort_distinct(out[start:filled], spare, counts)
         bounds[number + 1] = filled
     return out[:filled].copy(), bounds, sequences
@@ -231,16 +243,16 @@ def shingle_lists(
 
 @routine
 def sort_distinct(values, spare, counts):
-    """Sort hashes in place and remove duplicates; returns the number left.
+    """Sort shingles in place and remove duplicates; returns the number left.
 
-    Hashes are spread evenly, so each finds its place by its highest bits, up to a few neighbours. `spare` and `counts`
+    They are spread evenly, so each finds its place by its highest bits, up to a few neighbours. `spare` and `counts`
     have as many places, and `counts` is 0 before and after.
     """
     size = len(values)
     bits = 0
     while (2 << bits) <= size:
         bits += 1
-    shift = np.uint64(64 - bits)
+    shift = np.uint32(32 - bits)
     slots = 1 << bits
     if bits == 0:
         return size
@@ -287,7 +299,7 @@ def _jaccard(left, at, end, right, other, last):
 
 @kernel
 def jaccard_pairs(
-    left: Hashes, left_bounds: Integers, right: Hashes, right_bounds: Integers, firsts: Integers, seconds: Integers
+    left: Sets, left_bounds: Integers, right: Sets, right_bounds: Integers, firsts: Integers, seconds: Integers
 ) -> npt.NDArray[np.float64]:
     """The Jaccard similarity of pairs of sorted sets: `firsts` index sets of `left`, `seconds` sets of `right`."""
     result = np.empty(len(firsts), np.float64)
@@ -301,15 +313,15 @@ def jaccard_pairs(
 
 @kernel
 def jaccard_lists(
-    left: Hashes, left_bounds: Integers, right: Hashes, right_bounds: Integers, firsts: Integers, seconds: Integers
+    left: Shingles, left_bounds: Integers, right: Shingles, right_bounds: Integers, firsts: Integers, seconds: Integers
 ) -> npt.NDArray[np.float64]:
     """As `jaccard_pairs`, for lists in any order, in which shingles may occur more than once."""
     longest = 1
     for number in range(len(firsts)):
         one, two = firsts[number], seconds[number]
         longest = max(longest, left_bounds[one + 1] - left_bounds[one], right_bounds[two + 1] - right_bounds[two])
-    mine, theirs = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
-    spare, counts = np.empty(longest, np.uint64), np.zeros(longest, np.int64)
+    mine, theirs = np.empty(longest, np.uint32), np.empty(longest, np.uint32)
+    spare, counts = np.empty(longest, np.uint32), np.zeros(longest, np.int64)
     result = np.empty(len(firsts), np.float64)
     last, size = np.int64(-1), 0
     for number in range(len(firsts)):

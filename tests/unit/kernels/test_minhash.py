@@ -19,7 +19,7 @@ Bands = npt.NDArray[np.uint64]
 def bands_of(texts: list[str | None], bands: int = 8, rows: int = 2) -> tuple[Bands, Bands, npt.NDArray[np.int64]]:
     data, offsets, _ = text_column(texts)
     factors = hash_factors(bands * rows, 42)
-    return band_hashes(data, offsets, *word_tables(), 5, WORDS, *factors, bands, rows, np.empty(0, np.uint64))[:3]
+    return band_hashes(data, offsets, *word_tables(), 5, WORDS, *factors, bands, rows, np.empty(0, np.uint32))[:3]
 
 
 def test_equal_words_give_equal_hashes_and_contents() -> None:
@@ -60,11 +60,11 @@ def test_bands_are_made_of_the_least_hashes_of_the_shingles() -> None:
     flips, factors = hash_factors(6, 42)
     values, bounds = shingle_sets(data, offsets, np.arange(3), *word_tables(), 5, WORDS)
     hashes, _, counts, kept = band_hashes(
-        data, offsets, *word_tables(), 5, WORDS, flips, factors, 3, 2, np.empty(1, np.uint64)
+        data, offsets, *word_tables(), 5, WORDS, flips, factors, 3, 2, np.empty(1, np.uint32)
     )
     for row in range(3):
-        high = (values[bounds[row] : bounds[row + 1]] >> np.uint64(32)).astype(np.uint32)
-        least = ((high[:, None] ^ flips[None]) * factors[None]).min(axis=0).tolist()
+        here = values[bounds[row] : bounds[row + 1]]
+        least = ((here[:, None] ^ flips[None]) * factors[None]).min(axis=0).tolist()
         for band in range(3):
             combined = band
             for value in least[2 * band : 2 * band + 2]:
@@ -90,22 +90,21 @@ def test_agreement_follows_the_similarity() -> None:
     true = len(one & other) / len(one | other)
     count = 240
     hashes, *_ = band_hashes(
-        data, offsets, *word_tables(), 5, WORDS, *hash_factors(count, 3), count, 1, np.empty(0, np.uint64)
+        data, offsets, *word_tables(), 5, WORDS, *hash_factors(count, 3), count, 1, np.empty(0, np.uint32)
     )
     agreed = float((hashes[0] == hashes[1]).mean())
     assert abs(agreed - true) < 4 * (true * (1 - true) / count) ** 0.5
 
 
-@given(st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=9), max_size=8), st.integers(1, 20))
+@given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=9), max_size=8), st.integers(1, 20))
 def test_signatures_hold_the_least_hash_of_every_function(sets: list[list[int]], count: int) -> None:
-    values = np.array([value for one in sets for value in one], np.uint64)
+    values = np.array([value for one in sets for value in one], np.uint32)
     bounds = np.cumsum([0, *map(len, sets)]).astype(np.int64)
     flips, factors = hash_factors(count, 3)
     found, places = signature_sets(values, bounds, flips, factors)
     for row, one in enumerate(sets):
         expected = [
-            (number << 32)
-            | min(((value >> 32) ^ int(flips[number])) * int(factors[number]) % (1 << 32) for value in one)
+            (number << 32) | min((value ^ int(flips[number])) * int(factors[number]) % (1 << 32) for value in one)
             for number in range(count)
             if one
         ]

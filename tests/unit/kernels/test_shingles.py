@@ -74,7 +74,7 @@ def reference_hashes(text: str, size: int) -> set[int]:
         for word in words[at : at + count]:
             roll = (roll * 0xD6E8FEB86659FD93 + word) & _MASK
         rolls.append(_mixed((roll + short) & _MASK))
-    return set(rolls)
+    return {roll >> 32 for roll in rolls}
 
 
 def jaccard(one: set[int] | set[tuple[str, ...]], other: set[int] | set[tuple[str, ...]]) -> float:
@@ -170,7 +170,7 @@ def test_symbols_are_compared_whole() -> None:
 @given(st.lists(st.sets(st.integers(0, 30), max_size=12), min_size=2, max_size=5))
 def test_jaccard_is_that_of_sets(sets: list[set[int]]) -> None:
     bounds = np.cumsum([0, *map(len, sets)])
-    values = np.array([value for one in sets for value in sorted(one)], np.uint64)
+    values = np.array([value for one in sets for value in sorted(one)], np.uint32)
     values.flags.writeable = bounds.flags.writeable = False
     firsts, seconds = (indices.reshape(-1).astype(np.int64) for indices in np.indices((len(sets), len(sets))))
     found = jaccard_pairs(values, bounds, values, bounds, firsts, seconds)
@@ -180,7 +180,7 @@ def test_jaccard_is_that_of_sets(sets: list[set[int]]) -> None:
 @given(st.lists(st.lists(st.integers(0, 30), max_size=12), min_size=2, max_size=5))
 def test_jaccard_of_lists_is_that_of_their_sets(lists: list[list[int]]) -> None:
     bounds = np.cumsum([0, *map(len, lists)])
-    values = np.array([value for one in lists for value in one], np.uint64) << np.uint64(58)
+    values = np.array([value for one in lists for value in one], np.uint32) << np.uint32(26)
     values.flags.writeable = bounds.flags.writeable = False
     firsts, seconds = (indices.reshape(-1).astype(np.int64) for indices in np.indices((len(lists), len(lists))))
     found = jaccard_lists(values, bounds, values, bounds, firsts, seconds)

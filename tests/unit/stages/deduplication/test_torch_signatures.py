@@ -45,7 +45,7 @@ def test_a_device_gives_what_the_kernel_gives(
     data, offsets, _ = text_column(texts)
     functions = hash_factors(bands[0] * bands[1], 42)
     hashes, contents, counts, kept = band_hashes(
-        data, offsets, *word_tables(), *shingles, *functions, *bands, np.empty(1, np.uint64)
+        data, offsets, *word_tables(), *shingles, *functions, *bands, np.empty(1, np.uint32)
     )
     values, bounds, sequences = listed_shingles(data, offsets, *word_tables(), *shingles)
     assert kept.tolist() == values.tolist()

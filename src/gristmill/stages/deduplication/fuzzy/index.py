@@ -30,7 +30,7 @@ from gristmill.storage.files import is_local, local_path
 from gristmill.storage.partitions import Partition
 
 INDEX_FILE = "index.json"
-FORMAT = 1
+FORMAT = 2
 PARTS = ("bands", "shingles", "pairs")
 """The kinds of files kept for each source."""
 _CHUNK = 1 << 22

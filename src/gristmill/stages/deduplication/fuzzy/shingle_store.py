@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.kernels.minhash import hash_factors, signature_sets
-from gristmill.kernels.shingles import CHARACTERS, WORDS, jaccard_lists, jaccard_pairs, shingle_sets, word_tables
+from gristmill.kernels.shingles import CHARACTERS, WORDS, Sets, jaccard_lists, jaccard_pairs, shingle_sets, word_tables
 from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
@@ -86,6 +86,7 @@ class CandidateShingles(DocumentStage):
         data, offsets, _ = text_column(text)
         # Documents that are candidates only because they equal others need no comparison.
         rows = np.flatnonzero(np.isin(keys, self._compared))
+        values: Sets
         values, bounds = shingle_sets(
             data,
             offsets,
@@ -187,7 +188,7 @@ class ShingleStore:
         return 2 * result / (1 + result) if self._kind == "signatures" else result
 
 
-def _set_arrays(table: pa.Table) -> tuple[npt.NDArray[np.uint64], Integers]:
+def _set_arrays(table: pa.Table) -> tuple[Any, Integers]:
     lists = table.column("shingles").chunk(0)
     values, bounds = lists.values.to_numpy(), lists.offsets.to_numpy()
     # Mapped files are read-only already; one layout means one compilation.

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.kernels.minhash import band_hashes, hash_factors, listed_shingles
-from gristmill.kernels.shingles import CHARACTERS, WORDS, Hashes, word_tables
+from gristmill.kernels.shingles import CHARACTERS, WORDS, Hashes, Shingles, word_tables
 from gristmill.kernels.text_column import Bytes, Integers, text_column
 from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
@@ -32,7 +32,7 @@ BANDS_ENDING, SHINGLES_ENDING = ".bands.arrow", ".shingles.arrow"
 _LEAST_ROOM = 1 << 12
 _KEPT = ("rank", "id", "shingles")
 _INDEX_RUN_BYTES = 16 << 20
-"""Shingles take more space than the text; smaller files reuse the same memory, which costs less than new pages."""
+"""Shingles take two thirds of the space of the text; smaller files reuse memory, which costs less than new pages."""
 # Documents without a shingle that are to be merged all the same share this content.
 _EMPTY_CONTENT = np.uint64(0)
 
@@ -110,7 +110,7 @@ class MinHashes(DocumentStage):
         result = task.with_columns(TableColumns(pa.table(columns)))
         return result if self.merge_empty else result.drop(empty, reason=EMPTY)
 
-    def _hashes(self, data: Bytes, offsets: Integers) -> tuple[Hashes, Hashes, Integers, Hashes]:
+    def _hashes(self, data: Bytes, offsets: Integers) -> tuple[Hashes, Hashes, Integers, Shingles]:
         """The band hashes and content hashes of all documents, their numbers of shingles, and the shingles."""
         size = self.char_ngrams or self.word_ngrams
         unit = WORDS if self.char_ngrams is None else CHARACTERS
@@ -120,7 +120,7 @@ class MinHashes(DocumentStage):
             # Room for a shingle in three bytes; pages that are not written to take no memory. An array made here has
             # huge pages where the system offers them, an array of a kernel does not.
             room = (int(offsets[-1] - offsets[0]) // 3 + _LEAST_ROOM) if self.keep_shingles else 0
-            kept = np.empty(room, np.uint64)
+            kept = np.empty(room, np.uint32)
             return band_hashes(data, offsets, *word_tables(), size, unit, *functions, *bands, kept)
         from gristmill.stages.deduplication.fuzzy.torch_signatures import torch_band_hashes
 

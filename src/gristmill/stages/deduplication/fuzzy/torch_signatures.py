@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.kernels.minhash import Factors
-from gristmill.kernels.shingles import Hashes
+from gristmill.kernels.shingles import Hashes, Shingles
 from gristmill.kernels.text_column import Integers
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _STEP = _signed(0x9E3779B97F4A7C15)
 
 
 def torch_band_hashes(
-    shingles: Hashes,
+    shingles: Shingles,
     bounds: Integers,
     flips: Factors,
     factors: Factors,
@@ -63,8 +63,7 @@ def torch_band_hashes(
     least = torch.full((bands * rows, documents), _LARGEST, dtype=torch.int64, device=device)
     ends = torch.from_numpy(bounds[1:].copy()).to(device)
     for start in range(0, len(shingles), at_once):
-        halves = shingles[start : start + at_once] >> np.uint64(32)
-        values = torch.from_numpy(halves.astype(np.int64)).to(device)
+        values = torch.from_numpy(shingles[start : start + at_once].astype(np.int64)).to(device)
         end = start + len(values)
         here = torch.clamp(ends, start, end) - torch.clamp(ends - counts, start, end)
         homes = torch.repeat_interleave(owners, here)

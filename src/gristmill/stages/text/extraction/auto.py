@@ -28,7 +28,7 @@ def extract(tree: Any, careful: Callable[[], str] | None, *, is_markdown: bool, 
 
     Args:
         tree: The page, parsed by Resiliparse.
-        careful: Returns the text of the third method; None to skip it.
+        careful: Returns the text of the third method; with None, the text found by the block model alone is used.
         is_markdown: Whether to return Markdown.
         model: A block model to use instead of the shipped one.
     """
@@ -48,12 +48,6 @@ def extract(tree: Any, careful: Callable[[], str] | None, *, is_markdown: bool, 
         ruled: agreement + with_ruled,
     }
     return max(scores, key=lambda text: (scores[text], text == third))
-
-
-def learned_text(tree: Any, model: BlockModel) -> str:
-    """The text found by the block model alone."""
-    main, inside = blocks_of(main_of(tree, links=True)), blocks_of(inside_of(tree, links=True))
-    return plain_text(_learned(main, inside, Lines(), model))
 
 
 def resemblance(one: str, other: str, enough: float = 1.0) -> float:
