@@ -72,42 +72,36 @@ def _order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return order
 
 
+def key_slots(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], int]:
+    """For `shared_keys`: where keys with the same highest bits begin, in sorted keys, and how many bits to drop."""
+    span = int(keys[-1] - keys[0])
+    shift = max(0, span.bit_length() - (2 * len(keys)).bit_length())
+    return np.cumsum(np.bincount(((keys - keys[0]) >> np.uint64(shift)).astype(np.int64) + 1)), shift
+
+
 @kernel
 def shared_keys(
-    keys: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]
+    keys: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64], slots: npt.NDArray[np.int64], shift: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Which of the `wanted` keys are in `keys`, and their ranges there; both are sorted, and `wanted` is distinct.
 
-    Each search goes on from the place of the last one, in steps that double: a few wanted keys take a binary search
-    each, and many of them one walk through both arrays.
+    One walk through `keys`, however many are wanted: `slots` and `shift`, from `key_slots(wanted)`, lead to the place
+    of each. No key is below the first wanted one or above the last.
     """
     found, firsts, ends = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.int64)
-    made = at = 0
-    count = len(keys)
-    for number in range(len(wanted)):
-        value = wanted[number]
-        step, low = 1, at
-        while low + step < count and keys[low + step] < value:
-            low += step
-            step *= 2
-        high = min(low + step, count)
-        while low < high:
-            middle = (low + high) // 2
-            if keys[middle] < value:
-                low = middle + 1
-            else:
-                high = middle
-        at = low
-        if at == count:
-            break
-        if keys[at] != value:
-            continue
-        end = at + 1
-        while end < count and keys[end] == value:
-            end += 1
-        if made == len(found):
-            found, firsts, ends = grown(found, 2 * made), grown(firsts, 2 * made), grown(ends, 2 * made)
-        found[made], firsts[made], ends[made] = number, at, end
-        made += 1
+    made = at = place = 0
+    while at < len(keys):
+        value, end = keys[at], at + 1
+        slot = (value - wanted[0]) >> np.uint64(shift)
+        place = max(place, slots[slot])
+        while wanted[place] < value:
+            place += 1
+        if wanted[place] == value:
+            while end < len(keys) and keys[end] == value:
+                end += 1
+            if made == len(found):
+                found, firsts, ends = grown(found, 2 * made), grown(firsts, 2 * made), grown(ends, 2 * made)
+            found[made], firsts[made], ends[made] = place, at, end
+            made += 1
         at = end
     return found[:made].copy(), firsts[:made].copy(), ends[:made].copy()

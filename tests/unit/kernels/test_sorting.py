@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.kernels import sorting
-from gristmill.kernels.sorting import shared_keys, stable_order
+from gristmill.kernels.sorting import key_slots, shared_keys, stable_order
 
 
 @given(st.integers(0, 5000), st.integers(1, 64), st.integers(0, 1 << 63), st.integers(0, 2**32 - 1))
@@ -29,11 +29,16 @@ def test_hashes_are_sorted_without_comparing_all_of_them() -> None:
     assert len(sorting._order(np.frombuffer(keys.tobytes(), np.uint64))) == 5000
 
 
-@given(st.lists(st.integers(0, 200), max_size=150), st.sets(st.integers(0, 200), max_size=60))
-def test_shared_keys_are_those_of_both(keys: list[int], wanted: set[int]) -> None:
-    left, right = (np.array(sorted(values), np.uint64) for values in (keys, wanted))
+@given(
+    st.lists(st.integers(0, 200), max_size=150),
+    st.sets(st.integers(0, 200), min_size=1, max_size=60),
+    st.sampled_from([1, 1 << 40, (1 << 64) // 201]),
+)
+def test_shared_keys_are_those_of_both(keys: list[int], wanted: set[int], scale: int) -> None:
+    between = [scale * key for key in keys if min(wanted) <= key <= max(wanted)]
+    left, right = (np.array(sorted(values), np.uint64) for values in (between, {scale * key for key in wanted}))
     left.flags.writeable = right.flags.writeable = False
-    found, firsts, ends = shared_keys(left, right)
-    assert [int(right[number]) for number in found] == sorted(wanted & set(keys))
+    found, firsts, ends = shared_keys(left, right, *key_slots(right))
+    assert [int(right[number]) for number in found] == sorted(set(right.tolist()) & set(between))
     for number, first, end in zip(found, firsts, ends, strict=True):
-        assert left[first:end].tolist() == [int(right[number])] * keys.count(int(right[number]))
+        assert left[first:end].tolist() == [int(right[number])] * between.count(int(right[number]))
