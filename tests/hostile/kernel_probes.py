@@ -376,8 +376,8 @@ def _groups(given: Given) -> None:
     keys = given.rng.integers(0, 1 << 63, 2500).astype(np.uint64)
     sorting.stable_order(guarded(keys))
     wanted = np.unique([keys.min(), keys.max(), *keys[::3]])
-    slots, shift = sorting.key_slots(wanted)
-    sorting.shared_keys(guarded(np.sort(keys)), guarded(wanted), guarded(slots), shift)
+    bits, shift = sorting.key_bits(wanted)
+    sorting.shared_keys(guarded(np.sort(keys)), guarded(wanted), guarded(bits), shift)
     hashes = np.sort(given.rng.integers(0, 1 << 11, 2500).astype(np.uint64))
     contents, documents = np.arange(2500, dtype=np.uint64) // 3, np.arange(2500, dtype=np.uint64)
     for wide in (2, 50):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.kernels.arrays import grown
 from gristmill.kernels.compiler import kernel
 
 _FEW = 1024
 """Up to this many keys, sorting by comparison is no slower."""
 _SHARE = 4
 """Target number of keys that share the same highest bits."""
+_BITS = 8
+"""Bits per key in `key_bits`; of unwanted keys, at most one in eight is looked up."""
 _CROWD = 1024
 """If this many keys share them, the keys are not evenly distributed."""
 
@@ -72,36 +73,38 @@ def _order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return order
 
 
-def key_slots(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], int]:
-    """For `shared_keys`: where keys with the same highest bits begin, in sorted keys, and how many bits to drop."""
+def key_bits(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint8], int]:
+    """For `shared_keys`: a bit for each value that the highest bits of keys can have, and how many bits are dropped."""
     span = int(keys[-1] - keys[0])
-    shift = max(0, span.bit_length() - (2 * len(keys)).bit_length())
-    return np.cumsum(np.bincount(((keys - keys[0]) >> np.uint64(shift)).astype(np.int64) + 1)), shift
+    shift = max(0, span.bit_length() - (_BITS * len(keys)).bit_length())
+    occur = np.zeros((span >> shift) + 1, bool)
+    occur[(keys - keys[0]) >> np.uint64(shift)] = True
+    return np.packbits(occur, bitorder="little"), shift
+
+
+def shared_keys(
+    keys: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint8], shift: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The positions of those `keys` that are `wanted`, and the positions of the same keys in `wanted`; it is distinct.
+
+    Both are sorted, and no key is below the first wanted one or above the last. One pass over `keys`, however many are
+    wanted: `bits` and `shift`, from `key_bits(wanted)`, leave few to look up.
+    """
+    likely = _likely(keys, wanted[0], bits, shift)
+    places = np.searchsorted(wanted, keys[likely])
+    same = wanted[places] == keys[likely]
+    return likely[same], places[same]
 
 
 @kernel
-def shared_keys(
-    keys: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64], slots: npt.NDArray[np.int64], shift: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Which of the `wanted` keys are in `keys`, and their ranges there; both are sorted, and `wanted` is distinct.
-
-    One walk through `keys`, however many are wanted: `slots` and `shift`, from `key_slots(wanted)`, lead to the place
-    of each. No key is below the first wanted one or above the last.
-    """
-    found, firsts, ends = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.int64)
-    made = at = place = 0
-    while at < len(keys):
-        value, end = keys[at], at + 1
-        slot = (value - wanted[0]) >> np.uint64(shift)
-        place = max(place, slots[slot])
-        while wanted[place] < value:
-            place += 1
-        if wanted[place] == value:
-            while end < len(keys) and keys[end] == value:
-                end += 1
-            if made == len(found):
-                found, firsts, ends = grown(found, 2 * made), grown(firsts, 2 * made), grown(ends, 2 * made)
-            found[made], firsts[made], ends[made] = place, at, end
-            made += 1
-        at = end
-    return found[:made].copy(), firsts[:made].copy(), ends[:made].copy()
+def _likely(
+    keys: npt.NDArray[np.uint64], low: np.uint64, bits: npt.NDArray[np.uint8], shift: int
+) -> npt.NDArray[np.int64]:
+    """The positions of keys whose bit is set. Nothing depends on the key before, so that accesses overlap."""
+    found = np.empty(len(keys), np.int64)
+    made = 0
+    for at in range(len(keys)):
+        slot = (keys[at] - low) >> np.uint64(shift)
+        found[made] = at
+        made += (bits[slot >> np.uint64(3)] >> np.uint8(slot & np.uint64(7))) & np.uint8(1)
+    return found[:made].copy()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.kernels import sorting
-from gristmill.kernels.sorting import key_slots, shared_keys, stable_order
+from gristmill.kernels.sorting import key_bits, shared_keys, stable_order
 
 
 @given(st.integers(0, 5000), st.integers(1, 64), st.integers(0, 1 << 63), st.integers(0, 2**32 - 1))
@@ -38,7 +38,6 @@ def test_shared_keys_are_those_of_both(keys: list[int], wanted: set[int], scale:
     between = [scale * key for key in keys if min(wanted) <= key <= max(wanted)]
     left, right = (np.array(sorted(values), np.uint64) for values in (between, {scale * key for key in wanted}))
     left.flags.writeable = right.flags.writeable = False
-    found, firsts, ends = shared_keys(left, right, *key_slots(right))
-    assert [int(right[number]) for number in found] == sorted(set(right.tolist()) & set(between))
-    for number, first, end in zip(found, firsts, ends, strict=True):
-        assert left[first:end].tolist() == [int(right[number])] * between.count(int(right[number]))
+    rows, places = shared_keys(left, right, *key_bits(right))
+    assert left[rows].tolist() == right[places].tolist() == sorted(key for key in between if key in set(right.tolist()))
+    assert len(set(rows.tolist())) == len(rows)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.kernels.sorting import key_slots, shared_keys, stable_order
+from gristmill.kernels.sorting import key_bits, shared_keys, stable_order
 from gristmill.kernels.union_find import group_pairs
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
@@ -59,17 +59,15 @@ class NewBandGroups(RangeReader):
         wanted = _read_only(hashes[order[starts]])
         sizes = np.diff(np.append(starts, len(order)))
         shared = sizes > 1
-        tables, slots = [], key_slots(wanted)
+        tables, bits = [], key_bits(wanted)
         for file in self._known.files:
             table = open_run(file.path, storage_options=self._known.storage_options)
             known = column(table, "hash")
             begin, end = np.searchsorted(known, wanted[0]), np.searchsorted(known, wanted[-1], "right")
             table = table.slice(begin, end - begin)
-            found, firsts, ends = shared_keys(_read_only(known[begin:end]), wanted, *slots)
-            shared[found] = True
-            counts = ends - firsts
-            places = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-            tables.append(table.take(pa.array(places)))
+            rows, places = shared_keys(_read_only(known[begin:end]), wanted, *bits)
+            shared[places] = True
+            tables.append(table.take(pa.array(rows)))
         # Most bands are those of one document only.
         rows = np.sort(order[np.repeat(shared, sizes)])
         firsts_, seconds, equal = _pairs_in(pa.concat_tables([*tables, new.take(pa.array(rows))]))
