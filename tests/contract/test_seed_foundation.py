@@ -380,7 +380,7 @@ def test_116_117_files_per_partition_or_blocksize(reader: Any, recwarn: pytest.W
     assert reader(file_paths="jsonl_input/", files_per_partition=50).files_per_partition == 50
     assert reader(file_paths="jsonl_input/", blocksize="1GB").blocksize == "1GB"
     assert not recwarn.list  # the guide's own example must not warn
-    with pytest.raises(ValueError, match="exclude"):
+    with pytest.raises(ValueError, match="exclusive"):
         reader(file_paths="jsonl_input/", files_per_partition=50, blocksize="1GB")
 
 

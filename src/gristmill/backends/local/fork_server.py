@@ -425,5 +425,5 @@ def end_with_parent(name: bytes, *, tie: bool, parent: int) -> None:
     if tie:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        os._exit(1)
+        signal.raise_signal(signal.SIGTERM)  # it has exited already, and may have left shared memory
     prctl(_PR_SET_NAME, name)

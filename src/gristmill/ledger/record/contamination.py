@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.ledger.record.run_record import sealed, unsealed
+from gristmill.ledger.record.run_record import checked_record, encoded_record
 
 FORMAT = 1
 
 
 def write_contamination(folder: RunFolder, found: Mapping[str, Any]) -> None:
     """Record what was found, with a checksum."""
-    folder.write(folder.record_path("contamination"), sealed({**found, "format": FORMAT}))
+    folder.write(folder.record_path("contamination"), encoded_record({**found, "format": FORMAT}))
 
 
 def read_contamination(folder: RunFolder) -> dict[str, Any] | None:
@@ -25,4 +25,4 @@ def read_contamination(folder: RunFolder) -> dict[str, Any] | None:
     place = folder.record_path("contamination")
     if not folder.exists(place):
         return None
-    return unsealed(folder.read(place), folder.shown(folder.relative(place)), " Run the decontamination again.")
+    return checked_record(folder.read(place), folder.shown(folder.relative(place)), " Run the decontamination again.")

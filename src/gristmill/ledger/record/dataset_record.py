@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, step_folder
 from gristmill.ledger.record.manifest import Manifest, ManifestEntry
-from gristmill.ledger.record.run_record import sealed, unsealed
+from gristmill.ledger.record.run_record import checked_record, encoded_record
 from gristmill.ledger.record.workflow_record import contents_digest
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def write_dataset_record(folder: RunFolder, facts: Mapping[str, Any]) -> None:
     """Record what the shards of an output were made from."""
     record = {**facts, "format": FORMAT}
     record["documents_digest"] = contents_digest(step_folder(documents_path(folder), folder.storage_options))
-    folder.write(folder.join(DATASET_FILE), sealed(record))
+    folder.write(folder.join(DATASET_FILE), encoded_record(record))
 
 
 def read_dataset_record(folder: RunFolder) -> dict[str, Any] | None:
@@ -46,7 +46,7 @@ def read_dataset_record(folder: RunFolder) -> dict[str, Any] | None:
         data = folder.read(folder.join(DATASET_FILE))
     except FileNotFoundError:
         return None
-    return unsealed(data, folder.shown(DATASET_FILE))
+    return checked_record(data, folder.shown(DATASET_FILE))
 
 
 def check_dataset(folder: RunFolder, report: VerifyReport, entries: Mapping[str, ManifestEntry]) -> None:

@@ -345,13 +345,13 @@ def checksum(record: Mapping[str, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
 
 
-def sealed(record: Mapping[str, Any]) -> bytes:
+def encoded_record(record: Mapping[str, Any]) -> bytes:
     """A record as JSON, with its checksum as `seal`."""
     return json_bytes({**record, "seal": checksum(record)})
 
 
-def unsealed(data: bytes, shown: str, hint: str = "") -> dict[str, Any]:
-    """The record that `sealed` made, with its seal.
+def checked_record(data: bytes, shown: str, hint: str = "") -> dict[str, Any]:
+    """The record that `encoded_record` made, with its seal.
 
     Raises:
         VerificationError: It was edited or damaged; the message ends with `hint`.

@@ -13,7 +13,7 @@ import xxhash
 from gristmill.errors import GristmillError, VerificationError
 from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, list_folder, step_folder
 from gristmill.ledger.record.manifest import Manifest
-from gristmill.ledger.record.run_record import sealed, unsealed
+from gristmill.ledger.record.run_record import checked_record, encoded_record
 from gristmill.storage.files import is_local, local_path
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def write_workflow_record(
         "listed": listed,
         "files": {name: _hash_of(folder.read(place)) for name in files if folder.exists(place := folder.join(name))},
     }
-    folder.write(folder.join(WORKFLOW_FILE), sealed(record))
+    folder.write(folder.join(WORKFLOW_FILE), encoded_record(record))
 
 
 def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
@@ -67,7 +67,7 @@ def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
         data = folder.read(folder.join(WORKFLOW_FILE))
     except FileNotFoundError:
         return None
-    return unsealed(data, folder.shown(WORKFLOW_FILE))
+    return checked_record(data, folder.shown(WORKFLOW_FILE))
 
 
 def contents_digest(folder: RunFolder) -> str:

@@ -23,7 +23,7 @@ from gristmill.errors import (
     UsageError,
     VerificationError,
 )
-from gristmill.ledger.record.run_record import sealed, unsealed
+from gristmill.ledger.record.run_record import checked_record, encoded_record
 from gristmill.stages.deduplication.sorted_runs import RunFile, RunFiles
 from gristmill.storage.atomic import write_bytes_atomic
 from gristmill.storage.files import is_local, local_path
@@ -96,7 +96,7 @@ class FuzzyIndex:
                 path=str(path),
             )
         try:
-            record = unsealed(place.read_bytes(), str(place), " Restore the index, or build it again.")
+            record = checked_record(place.read_bytes(), str(place), " Restore the index, or build it again.")
         except VerificationError as error:
             raise InputError(str(error), path=str(place)) from error
         if record.get("format") != FORMAT:
@@ -251,7 +251,7 @@ class FuzzyIndex:
         return taken
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        write_bytes_atomic(f"{self.path}/{INDEX_FILE}", sealed(record))
+        write_bytes_atomic(f"{self.path}/{INDEX_FILE}", encoded_record(record))
 
 
 def _free_name(name: str, taken: set[str]) -> str:
