@@ -1,4 +1,4 @@
-"""One attack in a process of its own, and what became of it: a crash or a hang ends only that process."""
+"""One attack in its own process, and its result: a crash or a hang ends only that process."""
 
 from __future__ import annotations
 
