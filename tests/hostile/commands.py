@@ -54,7 +54,7 @@ class Commands:
         self._server = server
 
     def __call__(self, folder: Path, *arguments: str, seconds: float = 300.0) -> Answer:
-        """What `gristmill ARGUMENTS` does in the folder; killed after the given number of seconds, which returns code -9."""
+        """What `gristmill ARGUMENTS` does in the folder; killed after `seconds`, which returns code -9."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps([os.fspath(folder), arguments, seconds]) + "\n")

@@ -68,7 +68,7 @@ def seconds(stage: ScoreFilter | Modify, text: str, rounds: int = 3) -> float:
 
 @pytest.mark.parametrize("case", CASES)
 def test_time_grows_with_the_length_and_not_with_its_square(case: str, record_property: Record) -> None:
-    """About 110 patterns at n and 4 n, for each filter and modifier: at most 6 times as slow, at the documented pace."""
+    """110 patterns at n and 4 n, for each filter and modifier: at most 6 times as slow, at the documented pace."""
     stage = made(case)
     seconds(stage, "Some words to warm up with.")
     slow, slowest, allowed = {}, 0.0, BUSY * (stated(case) or ORDINARY)
