@@ -218,7 +218,7 @@ def test_records_that_are_not_documents(browser: Browser, shared_data: Path, tmp
     stages = [WarcReader(source, fields=["url", "html"]), ParquetWriter(str(output))]
     Pipeline("pages", stages=stages).run(LocalExecutor({"num_cpus": 0}), progress=False)
     browser.open(page_of(output))
-    assert browser.text("[data-skipped]").startswith("warc_reader found what is not a document: request ")
+    assert browser.text("[data-skipped]").startswith("warc_reader skipped what is not a document: request ")
     is_clean(browser)
 
 
