@@ -1,8 +1,7 @@
 """The passes that turn wikitext into text, each linear in its length for any content.
 
-Markup is resolved from the inside out on one flat list of pieces with a stack of the brackets that are open, so
-nesting costs nothing and needs no recursion. Text that must no longer be treated as markup is protected by control
-characters, none of which XML allows in a dump.
+Markup is resolved from the inside out on a flat list of pieces with a stack of open brackets, without recursion. Text
+that must no longer be treated as markup is protected by control characters, which XML does not allow in a dump.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def test_two_runs_on_the_command_line(source: Path, tmp_path: Path, ledger: Ledg
     assert found.counts()["left"] == left
     same = CliRunner().invoke(cli, ["diff", ledger.folder.path, ledger.folder.path])
     assert same.exit_code == 0
-    assert "none differently" in same.output
+    assert "unchanged (matched by" in same.output
 
 
 @pytest.mark.parametrize("writer", [JsonlWriter, ParquetWriter])
