@@ -254,7 +254,7 @@ def test_two_runs_on_the_command_line(source: Path, tmp_path: Path, ledger: Ledg
     found = ledger.diff(other)
     shown = CliRunner().invoke(cli, ["diff", ledger.folder.path, str(tmp_path / "other"), "--limit", "3"])
     assert shown.exit_code == 1
-    assert f"{found.counts()['left']} left" in shown.output
+    assert f"{found.counts()['left']} removed" in shown.output
     assert "→ dropped by WordCountFilter: too_few_words" in shown.output
     assert "more (--limit)" in shown.output
     told = json.loads(CliRunner().invoke(cli, ["diff", ledger.folder.path, str(tmp_path / "other"), "--json"]).stdout)
