@@ -1,4 +1,4 @@
-"""Deciding again with other thresholds gives what a run with them gives; texts are found again and compared."""
+"""Other thresholds lead to the same decisions as a run with them; texts are found again and compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One document whose text is no string: the stages give all others what they would give them without it."""
+"""One document whose text is not a string: the stages treat all others as they would without it."""
 
 from __future__ import annotations
 
