@@ -48,7 +48,7 @@ KINDS = ("verbatim", "case_and_punctuation", "words_replaced")
 MATCHES = ("13gram", "8gram", "fuzzy")
 CASES = ("planted", "quoted")
 PLANTED = 100
-"""One document in so many has an item."""
+"""One in this many documents has an item."""
 LONGEST_PIECE = 7
 UNSPACED = re.compile(
     r"[\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3105-\u312f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff]"

@@ -117,7 +117,7 @@ def linked(folder: Path, target: Path) -> Path:
 
 
 def call(*arguments: str) -> str:
-    """Run a command of ours, with bytecode cached as in an installation; what it prints."""
+    """Run one of our commands, with bytecode cached as in an installation; returns its output."""
     command = [sys.executable, "-m", "gristmill", *arguments]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout

@@ -4,7 +4,7 @@
 
 CORPUS holds `corpus-*.jsonl`. The parts, each of whose runs is a process of its own:
 
-- exact: so many gigabytes, made of copies of the corpus that differ, within a budget of 1 GB. The peak is that of PSS
+- exact: some gigabytes, made of copies of the corpus that differ, within a budget of 1 GB. The peak is that of PSS
   over the process tree, taken in a run of its own. Goals: at most the budget, and in every copy as many removals.
 - copies: a million copies of one document by fuzzy deduplication, and a quarter of that. Goals: one comparison for
   each copy, and at most 4.4 times the time for four times the copies.
@@ -13,7 +13,7 @@ CORPUS holds `corpus-*.jsonl`. The parts, each of whose runs is a process of its
   in a run, from its busy time in run.json. Goal: 60 MB of text a second and processor.
 
 Takes about four minutes with a corpus of 200 MB on two processors and 13 GB of disk, and writes
-results/dedup_limits.json; parts that are not asked for keep what is there.
+results/dedup_limits.json; parts that are not requested keep their earlier results.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LEAST_RATE = 60.0
 
 
 def run(kind: str, source: str, folder: Path, *, budget: str = "", memory: bool = False) -> dict[str, Any]:
-    """Seconds or peak of one run, and what came of it."""
+    """Seconds or peak of one run, and its result."""
     output, facts = folder / "output", folder / "facts.json"
     shutil.rmtree(output, ignore_errors=True)
     shutil.rmtree(f"{output}.gristmill", ignore_errors=True)
@@ -62,7 +62,7 @@ def run(kind: str, source: str, folder: Path, *, budget: str = "", memory: bool 
 
 
 def copies_of(corpus: Path, target: Path, count: int) -> int:
-    """So many copies of the corpus, each document marked with the number of its copy; gives the bytes.
+    """This many copies of the corpus, each document marked with the number of its copy; returns the bytes.
 
     The mark is put into the lines as they are, file by file, so a copy is made as fast as it is written.
     """

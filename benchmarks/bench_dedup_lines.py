@@ -24,7 +24,7 @@ from typing import Any
 from foundation_inputs import save
 from repeated_text import POOL, build_corpus, gristmill, measured, plant, speed, texts_of
 
-LINES = [f"Planted line number {number}: all rights reserved by somebody else." for number in range(40)]
+LINES = [f"Planted line number {number}: all rights reserved by its owners." for number in range(40)]
 SPEED_GOAL, PEER_GOAL = 30.0, 10.0
 
 

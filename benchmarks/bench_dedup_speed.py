@@ -90,7 +90,7 @@ def best(commands: Any, rounds: int) -> dict[str, float]:
 
 
 def enlarge(corpus: Path, target: Path, copies: int) -> Path:
-    """So many copies of the corpus; every copy marks its documents, so that copies are no duplicates of each other."""
+    """This many copies of the corpus, each with marked documents, so that copies are not duplicates of each other."""
     target.mkdir(parents=True, exist_ok=True)
     for copy in range(copies):
         for path in sorted(corpus.glob("corpus-*.jsonl")):

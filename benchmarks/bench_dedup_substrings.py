@@ -141,7 +141,7 @@ def run_suffix_array(peer: Path, source: Path, output: Path) -> None:
     files = sorted(source.glob("corpus-*.jsonl"))
     rows = [[json.loads(line) for line in path.open("rb")] for path in files]
     texts = [row["text"].encode() for part in rows for row in part]
-    # A byte that no UTF-8 text has ends every document; what spans it is no passage.
+    # A byte that no UTF-8 text has ends every document; what spans it is not a passage.
     whole = np.frombuffer(b"\xff".join(texts) + b"\xff", np.uint8).copy()
     order = divsufsort(whole)
     common = kasai(whole, order)

@@ -1,7 +1,7 @@
 """Does a GPU ever wait, and do workers go where they are needed?
 
 One simulated GPU slot: a stage that holds it for 50 ms per batch, behind stages on processors that need less. Goals:
-busy at least 99 % of the time after the first batch, and streaming faster than `batch` mode by the ratio theory gives,
+busy at least 99 % of the time after the first batch, and streaming faster than `batch` mode by the theoretical ratio,
 within 5 %. Then two stages of unequal cost on two cores, against fixed splits of up to four workers: at least 95 % of
 the best, as a whole and after two intervals of `autoscale_interval_s`.
 

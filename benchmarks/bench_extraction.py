@@ -45,7 +45,7 @@ FOLDS, DIVISIONS = 5, 2
 
 
 def library(name: str, html: str) -> str:
-    """The text that a library gives by itself."""
+    """The text that a library returns by itself."""
     if name == "trafilatura":
         import trafilatura
 
@@ -61,7 +61,7 @@ def library(name: str, html: str) -> str:
 
 
 def ours(name: str, html: bytes) -> str:
-    """The text that a method of ours gives, from the bytes of a page."""
+    """The text that one of our methods returns for the bytes of a page."""
     return Page(html, None, None, max_depth=2000, fix_encoding=False).text(name, "text")
 
 

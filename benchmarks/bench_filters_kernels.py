@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def real_texts(files: str, limit: int) -> Iterator[str]:
-    """The first texts of the corpus, up to so many bytes."""
+    """The first texts of the corpus, up to this many bytes."""
     taken = 0
     for path in sorted(glob.glob(files)):
         with open(path, "rb") as lines:

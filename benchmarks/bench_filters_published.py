@@ -24,7 +24,7 @@ from bench_filters_agreement import generated_texts, real_texts
 
 SETS = ("GopherQualityFilter", "GopherRepetitionFilter", "C4QualityFilter", "FineWebQualityFilter")
 
-# The peer's reason for each of ours.
+# The peer's reason for each of our reasons.
 REASONS = {
     "GopherQualityFilter": {
         "too_few_words": "gopher_short_doc",

@@ -152,7 +152,7 @@ def _median(values: list[float]) -> float:
 
 
 def make_inputs(corpus: Path, folder: Path) -> dict[str, float]:
-    """Links to the corpus, its first 1,000 documents, and the same documents as Parquet; gives the sizes."""
+    """Links to the corpus, its first 1,000 documents, and the same documents as Parquet; returns the sizes."""
     import pyarrow.json
     import pyarrow.parquet as pq
 

@@ -27,7 +27,7 @@ WEIGHTS = {"web": 5, "code": 3, "books": 2}
 
 
 def make_source(path: Path, name: str, megabytes: float, spread: float, seed: int) -> int:
-    """A JSONL file of about this size; gives its tokens."""
+    """A JSONL file of about this size; returns its number of tokens."""
     draw = np.random.default_rng(seed)
     written = tokens = number = 0
     with path.open("w", encoding="utf-8") as file:

@@ -86,7 +86,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Step:
-    """What a classifier of ours has of all that makes it fast."""
+    """The optimisations that one of our classifiers uses."""
 
     keep_memory: bool = False
     own_encoder: bool = False
@@ -225,7 +225,7 @@ def speed(number: int, rounds: int, threads: int) -> dict[str, Any]:
 
 
 def compared(entries: dict[str, dict[str, Any]], given: dict[str, Any], number: int) -> dict[str, Any]:
-    """All contenders with their medians, what each gives over the one before it and over the pipeline, and how near."""
+    """All contenders with their medians, each one's gain over the previous one and over the pipeline, and how close."""
     for entry in entries.values():
         entry["docs_per_s"] = round(number / statistics.median(entry["seconds"]), 3)
         entry["docs_per_cpu_s"] = round(number / statistics.median(entry["cpu_seconds"]), 3)

@@ -91,7 +91,7 @@ def main() -> None:
         os.environ["XDG_STATE_HOME"] = str(folder / "state")
         (folder / "in").mkdir()
         size = make_files(folder / "in", megabytes=options.megabytes, files=12)
-        # Started by another process: what it takes is none of ours.
+        # Started by another process: its cost is not ours.
         subprocess.run([sys.executable, "-m", "gristmill", "monitor", "up"], check=True)
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
         try:

@@ -28,7 +28,7 @@ FILES = 20
 
 
 def corpus(folder: Path, documents: int, *, chars: int, files: int) -> Path:
-    """The shipped sample again and again."""
+    """The shipped sample, repeated."""
     folder.mkdir()
     with gzip.open(SAMPLE, "rt", encoding="utf-8") as file:
         texts = [json.loads(line)["text"][:chars] for line in file]
@@ -62,7 +62,7 @@ def measured_run(source: str, output: str, scores: str) -> dict[str, Any]:
 
 
 def in_new_process(*arguments: str) -> dict[str, Any]:
-    """What `measured_run` gives in a process of its own."""
+    """The result of `measured_run` in a separate process."""
     command = [sys.executable, __file__, "--measure", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:

@@ -59,7 +59,7 @@ Figures = dict[str, list[float]]
 
 
 def make_corpus(folder: Path, megabytes: float) -> tuple[int, int]:
-    """Real documents in files of 12 MB, every tenth of them twice; gives bytes and documents."""
+    """Real documents in files of 12 MB, every tenth of them twice; returns bytes and documents."""
     records: list[dict[str, Any]] = []
     for path in sorted(TEXTS.glob("*.jsonl.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as lines:

@@ -85,7 +85,7 @@ def load(source: Path) -> Version:
 
 
 def real_texts(files: str, limit: float) -> list[str]:
-    """The first texts of the corpus, up to so many bytes."""
+    """The first texts of the corpus, up to this many bytes."""
     texts: list[str] = []
     for path in sorted(glob.glob(files)):
         with open(path, "rb") as lines:

@@ -57,7 +57,7 @@ class Clock:
 
 
 def sample_corpus(folder: Path, megabytes: int = 40) -> Path:
-    """The shipped sample again and again, every document under an id and a URL of its own."""
+    """The shipped sample, repeated, every document with its own id and URL."""
     folder.mkdir()
     with gzip.open(SAMPLE, "rt", encoding="utf-8") as file:
         records = [json.loads(line) for line in file]

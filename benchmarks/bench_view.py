@@ -105,7 +105,7 @@ def measure(output: Path, documents: int) -> dict[str, Any]:
             "source, last file": ("search", {"source": last}),
             "id": ("find", {"name": f"doc-{documents - 1:08}"}),
             "URL": ("find", {"name": "https://example.org/5"}),
-            "id that is not there": ("find", {"name": "nobody"}),
+            "id that is not there": ("find", {"name": "unknown"}),
         }
         answers = {}
         for name, (path, given) in questions.items():

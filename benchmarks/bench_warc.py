@@ -197,7 +197,7 @@ def texts_by_fastwarc(path: Path) -> tuple[int, int]:
 
 
 def _tables(paths: list[Path]) -> Any:
-    """The rows as a reader gives them to the next stage: blocks of 16 MB whose texts are UTF-8."""
+    """The rows as a reader passes them to the next stage: blocks of 16 MB whose texts are UTF-8."""
     for path in paths:
         part = FileRange(str(path), path.name, path.stat().st_size, "", 0, -1, True, reading_of("warc", {}))
         for block in read_row_blocks(Partition(0, path.name, (part,))):
@@ -233,7 +233,7 @@ def _bodies(paths: list[Path]) -> list[bytes]:
 
 
 def stream_memory(gigabytes: float) -> dict[str, Any]:
-    """The largest memory of a process that reads a WARC of so many gigabytes."""
+    """Peak memory of a process that reads a WARC of this many gigabytes."""
     program = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}]; import benchmarks.bench_warc as b; b.read_stream({gigabytes})"
     )
@@ -242,7 +242,7 @@ def stream_memory(gigabytes: float) -> dict[str, Any]:
 
 
 class _Endless(io.RawIOBase):
-    """A WARC of many gigabytes that is never stored: the same records again and again."""
+    """A WARC of many gigabytes that is never stored: the same records repeatedly."""
 
     def __init__(self, piece: bytes, size: int) -> None:
         self._piece, self._size, self._at = piece, size - size % len(piece), 0

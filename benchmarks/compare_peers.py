@@ -96,7 +96,7 @@ class Sides:
         return [*ours, "run", recipe, str(source), kept, "-q"]
 
     def begin(self, side: str, work: str, source: Path, output: Path | None = None) -> tuple[Run, Path, Path]:
-        """Start a run; gives it with its log and its output."""
+        """Start a run; returns it with its log and its output."""
         self.runs += 1
         log = self.folder / f"run-{self.runs}.log"
         output = output or self.folder / f"out-{self.runs}"
@@ -315,7 +315,7 @@ def _quarantine_names(output: Path, name: str) -> bool:
 
 
 def make_corpus(data: Path, folder: Path, megabytes: float, seed: int) -> Path:
-    """A corpus of this size in eight files or more; gives the folder of its documents."""
+    """A corpus of this size in eight files or more; returns the folder of its documents."""
     program = [sys.executable, str(data / "build_corpus.py"), "--pool", str(data), "--out", str(folder)]
     shard = str(megabytes / 8)
     subprocess.run(
@@ -391,7 +391,7 @@ def main() -> None:
         sides = Sides(pythons, folder, options.limit)
         source = make_corpus(options.data, folder / "corpus", options.megabytes, seed=1)
         small = first_documents(source, folder / "small", SMALL)
-        warm, output = sides.whole(OURS, "fuzzy", small)  # compiles the kernels, where nobody has yet
+        warm, output = sides.whole(OURS, "fuzzy", small)  # compiles the kernels if that has not been done yet
         assert warm.code == 0, warm.output
         shutil.rmtree(output)
         works = {

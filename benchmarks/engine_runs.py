@@ -16,7 +16,7 @@ from foundation_inputs import make_input
 
 
 def make_files(folder: Path, *, megabytes: float, files: int) -> int:
-    """Real documents in `files` files of together about `megabytes`; gives the bytes."""
+    """Real documents in `files` files of about `megabytes` in total; returns the bytes."""
     size, _ = make_input(folder / "part000.jsonl", megabytes=megabytes / files)
     for number in range(1, files):
         shutil.copyfile(folder / "part000.jsonl", folder / f"part{number:03d}.jsonl")
@@ -37,7 +37,7 @@ def digest(folder: Path) -> str:
 class PeakMemory:
     """The highest sum of PSS over this process and all it started, while it is entered.
 
-    Shared-memory files that nobody has mapped are not in it; pipelines of one segment make none.
+    Shared-memory files that no process has mapped are not included; pipelines of one segment make none.
     """
 
     def __init__(self, period_s: float = 0.1) -> None:

@@ -23,7 +23,7 @@ def sample_lines() -> list[bytes]:
 
 
 def make_input(path: Path, megabytes: float | None = None, documents: int | None = None) -> tuple[int, int]:
-    """Write real documents to `path` until it has this size or number; gives bytes and documents."""
+    """Write real documents to `path` until it has this size or number; returns bytes and documents."""
     lines = sample_lines()
     size = count = 0
     path.parent.mkdir(parents=True, exist_ok=True)

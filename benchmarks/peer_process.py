@@ -43,7 +43,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Run:
-    """A running process; `wait` gives how it ended, and ends what it left behind."""
+    """A running process; `wait` returns how it ended, and ends what it left behind."""
 
     command: list[str]
     folder: Path

@@ -23,7 +23,7 @@ WORKER_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRE
 """What the local executor sets for its workers, for a run without them."""
 _ROUNDS = 2
 _FILES, _FILE_COPIES = 30, 2
-"""The crawl that shows how busy the cores are: so many files, the pages so many times in each."""
+"""The crawl that shows how busy the cores are: the number of files, and of copies of the pages in each."""
 _STEADY = (0.1, 0.9)
 """The part of a run that is neither its start nor its end."""
 _SAMPLE_S = 0.1

@@ -22,10 +22,10 @@ class Fault:
     Attributes:
         status: Answer with this status and no content.
         headers: Headers of the answer, in place of the usual ones; None leaves one out.
-        reset_after: Reset the connection after so many bytes of the content.
-        end_after: Close the connection properly after so many bytes.
-        stall_after: Send so many bytes, then nothing for `stall_s`.
-        announce: Announce so many bytes more than there are.
+        reset_after: Reset the connection after this many bytes of the content.
+        end_after: Close the connection properly after this many bytes.
+        stall_after: Send this many bytes, then nothing for `stall_s`.
+        announce: Announce this many bytes too many.
         before: Called before the answer is made, to change a file, say.
         bytes_per_second: Send no faster.
     """

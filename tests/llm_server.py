@@ -28,8 +28,8 @@ class Fault:
         status: Answer with this status.
         headers: Further headers of the answer.
         body: The body, in place of a completion.
-        delay_s: Answer only after so long.
-        cut_after: Close the connection after so many bytes of the body.
+        delay_s: Answer only after this delay.
+        cut_after: Close the connection after this many bytes of the body.
         text: The completion, in place of the usual one.
         finish_reason: Why the completion ended.
     """

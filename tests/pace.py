@@ -53,7 +53,7 @@ def assert_grows_with_length(work: Callable[[Any], object], short: Any, long: An
 
 
 def assert_at_most(times: float, program: list[str], yardstick: list[str]) -> None:
-    """Fails if a program takes more than so many times the processor time of another one."""
+    """Fails if a program takes more than `times` the CPU time of another one."""
     program_s = yardstick_s = float("inf")
     for _ in range(ROUNDS):
         program_s = min(program_s, processor_seconds_of(program))

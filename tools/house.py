@@ -12,9 +12,9 @@ Prints one line per measure with its goal and its present value; the exit code i
 - **Private fields.** Places outside `tasks/` and `tracking/` that read or write a private name which `tasks/` defines
   on a task, on anything but `self`; a name that a class of the same file has too is taken for that class's.
   `_metadata` and `_stage_perf` are parameters of the public constructor.
-- **Size.** Python files of the package and their lines; the files directly in `backends/` that are no engine.
+- **Size.** Python files of the package and their lines; the files directly in `backends/` that are not an engine.
 - **Metaphors.** Nouns of `METAPHORS` that are words of a class's or module's name in the rooms of `ENGINE`; those of
-  them that are no everyday words also count in the names of functions, arguments, attributes and variables.
+  them that are not everyday words also count in the names of functions, arguments, attributes and variables.
 - **Name sniffing.** Places that decide by the prefix of a module path: `startswith` on a `__module__` or with a text
   that begins with the package's name, and comparisons of a `__module__` or any value with such a text. `EXCEPTED` lists
   files in which it decides nothing about a stage, with the reason.
@@ -242,7 +242,7 @@ def metaphors() -> list[str]:
 
 
 def _identifiers(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """Every name that the file gives to something, its line, and whether it is a class's or the module's."""
+    """Every name that the file defines, its line, and whether it is a class's or the module's."""
     yield path.stem, 1, True
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.ClassDef):

@@ -25,7 +25,7 @@ LOWER = ("tracking.origins",)
 """Modules that stand lower than the room that they lie in, because the data itself needs them."""
 
 OTHER_NAMES = "gristmill.stages.text.deduplication"
-"""A package that only gives workflows the import paths that scripts know."""
+"""A package that only provides workflows under the import paths that scripts use."""
 
 Imports = Mapping[str, frozenset[str]]
 

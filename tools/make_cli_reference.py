@@ -13,20 +13,20 @@ WIDTH = 100
 
 HEAD = """# The command line
 
-Made from `gristmill --help` by `tools/make_cli_reference.py`; change the commands, not this page.
-`python -m gristmill` is the same command, for an interpreter whose scripts are not on the path.
+Generated from `gristmill --help` by `tools/make_cli_reference.py`; change the commands, not this page.
+`python -m gristmill` runs the same command if the interpreter's scripts are not on the PATH.
 
 ## Exit codes
 
 | code | meaning |
 |---:|---|
-| 0 | done |
-| 1 | failed: the message says why; for `verify`, something is wrong with the output |
-| 2 | wrong use: the command line or the recipe cannot work; nothing was run |
-| 3 | done, with quarantined records: `gristmill quarantine OUTPUT` lists them |
-| 130 | interrupted; the same command takes the run up where it stopped |
+| 0 | success |
+| 1 | failure: the message says why; for `verify`, something is wrong with the output |
+| 2 | usage error: the command line or the recipe is invalid; nothing was run |
+| 3 | success with quarantined records: `gristmill quarantine OUTPUT` lists them |
+| 130 | interrupted: run the same command again to resume |
 
-The answer is on stdout; progress, warnings and errors are on stderr. With `--json`, stdout holds one JSON object, also
+Results go to stdout; progress, warnings and errors go to stderr. With `--json`, stdout holds one JSON object, also
 when the command fails: `{"status": "failed", "error": {"type": …, "message": …}}`.
 """
 

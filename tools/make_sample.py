@@ -1,7 +1,7 @@
 """Make the shipped sample: real documents from the freely usable pieces of the test data, with their provenance.
 
 Reads ``../shared/data`` beside the repository (or the folder given) and writes ``sample.jsonl.gz`` and
-``PROVENANCE.md`` to ``src/gristmill/recipes/sample``. The same input gives the same bytes. No text is invented or
+``PROVENANCE.md`` to ``src/gristmill/recipes/sample``. The same input produces the same bytes. No text is invented or
 altered: documents are taken whole or cut at the ends of lines and paragraphs.
 
     python tools/make_sample.py [--data FOLDER] [--output FOLDER]
@@ -70,7 +70,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "src" / "gristmill" / "recipes" / "sample")
     options = parser.parse_args()
     if not options.data.is_dir():
-        parser.error(f"The test data was expected in {options.data}, which is no folder; name another one with --data.")
+        parser.error(
+            f"The test data was expected in {options.data}, which is not a folder; name another one with --data."
+        )
     records = [record for source in SOURCES for record in documents(source, options.data)]
     # Mixed by the hash of the id, so that the head of the file shows every source.
     records.sort(key=lambda record: hashlib.sha256(record["id"].encode()).digest())
@@ -149,7 +151,7 @@ def provenance(records: list[dict[str, str]]) -> str:
         "",
         f"`sample.jsonl.gz` holds {len(records):,} real documents (fields: `id`, `url`, `text`, `source`, `lang`).",
         "They are not cleaned: some are very short, repetitive, or in other languages than English, so that filters",
-        "have something to drop. Long texts are cut at line ends; nothing is added or altered. Where a source gives no",
+        "have something to drop. Long texts are cut at line ends; nothing is added or altered. If a source has no",
         "address, `url` is `gristmill:sample/<source>/<n>`. Made by `tools/make_sample.py`.",
         "",
         "| source | documents | languages | what it is | licence |",

@@ -69,7 +69,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "src/gristmill/stages/text/classifiers/shipped/text_kind")
     options = parser.parse_args()
     if not options.data.is_dir():
-        parser.error(f"The test data was expected in {options.data}, which is no folder; name another one with --data.")
+        parser.error(
+            f"The test data was expected in {options.data}, which is not a folder; name another one with --data."
+        )
     with gzip.open(SAMPLE_FILE, "rt", encoding="utf-8") as lines:
         sample = [json.loads(line) for line in lines]
     known = {record["id"] for record in sample}

@@ -1,9 +1,9 @@
 """Find stilted phrases in what users read: `python tools/wording.py`, part of `make check`.
 
-Searches the string literals and docstrings of `src/` (except kernels, which are compiled again after any edit and show
-users no text), `README.md`, `CONTRIBUTING.md`, the pages of `docs/` (except decisions, which are records of their time)
-and the shipped recipes for the phrases of `PHRASES`, also if a phrase continues on the next line. Prints one line per
-hit with a suggestion; the exit code is 1 if there is any. A line (or the first line of a string) that has to keep a
+Searches the string literals and docstrings of `src/`, `tools/` and `benchmarks/`, the scripts of HTML pages, the
+shipped recipes, `README.md` and its neighbours, and the pages of `docs/` (except decisions, which are records of their
+time) for the phrases of `PHRASES`, also if a phrase continues on the next line. Prints one line per hit with a
+suggestion; the exit code is 1 if there is any. A line (or the first line of a string) that has to keep a
 phrase says why in a comment: `# wording: REASON`, or `<!-- wording: REASON -->` in Markdown.
 """
 
@@ -17,18 +17,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PROSE = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "src/gristmill/recipes/**/*.yaml")
-SOURCE = "src/**/*.py"
-SKIPPED = ("src/gristmill/kernels/", "docs/decisions/")
+PROSE = ("*.md", "docs/**/*.md", "src/**/*.yaml", "src/**/*.js", "src/**/*.html")
+SOURCE = ("src/**/*.py", "tools/*.py", "benchmarks/*.py")
+SKIPPED = ("docs/decisions/", "tools/wording.py")
 ALLOWED = re.compile(r"(?:#|<!--) wording: \S")
 
 PHRASES = {
-    r"tak(?:es?|ing) (?:\w+ )?up where": "resumes where it left off",
+    r"tak(?:es?|ing) (?:\w+ ){0,2}up where": "resumes where it left off",
     r"goes on where": "resumes where it left off",
     r"so many\b": "a number: 'this many', 'Number of …', 'at most N'",
     r"(?:at most|at least|up to|after|with) so (?:much|far|long)\b": "name the quantity: 'Maximum …', 'up to this …'",
     r"of (?:yours|ours|theirs)\b": "your own …",
-    r"(?<!there )(?:is|are|was|were) no (?!longer\b|more\b|less\b|different\b|such\b)[a-z]+": "is not a …",
+    r"(?<!there )(?:is|are|was|were) no "
+    r"(?!(?:long|slow|fast|larg|bett|few)er\b|more\b|less\b|different\b|such\b)[a-z]+": "is not a …",
     r"gives\b(?! up)": "returns, yields, produces",
     r"for ever\b": "forever, indefinitely; 'waits for ever' is 'hangs'",
     r"nobody\b": "name the part that does not act, or use the passive",
@@ -39,7 +40,8 @@ PHRASES = {
     r"as many as\b": "the number of …, up to",
     r"com(?:es?|ing) to an end\b|came to an end\b": "finishes, ends",
     r"again and again\b": "repeatedly",
-    r"became of\b|becomes of\b": "what happened to",
+    r"became of\b|becomes of\b|came of\b": "what happened to, result",
+    r"sign of life\b": "the last update",
     r"\bfared?\b": "what happened to",
     r"without a word\b": "silently",
     r"pass(?:ed|es)? over(?= (?:by|when|in|on|as|and|or)\b|[.,;:])": "skipped",
@@ -131,7 +133,7 @@ def files(root: Path, *patterns: str) -> list[Path]:
 
 def find(root: Path = ROOT) -> list[Hit]:
     """All hits below a checkout's root, by file and line."""
-    modules, pages = files(root, SOURCE), files(root, *PROSE)
+    modules, pages = files(root, *SOURCE), files(root, *PROSE)
     hits = [hit for path in modules for hit in hits_in_module(path)]
     hits += [hit for path in pages for hit in hits_in_prose(path)]
     return sorted(hits)

@@ -335,7 +335,7 @@ class ExecutorSuite:
 
     @pytest.mark.parametrize("listed", [False, True])
     def test_wrong_result(self, source: Path, tmp_path: Path, listed: bool) -> None:
-        """The stage is at fault, so that no document is named, and none can be set aside instead."""
+        """The stage causes the failure, so no document is named, and none can be quarantined instead."""
         with pytest.raises(StageResultError) as caught:
             self.run(source, [stages.GivesTables(listed=listed)], tmp_path / "out", ignore_failures=listed)
         error = caught.value

@@ -57,7 +57,7 @@ class DropAll(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class Split(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Gives several tasks for one."""
+    """Returns several tasks for one."""
 
     name = "split"
 
@@ -67,7 +67,7 @@ class Split(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class Stream(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Gives an iterator of tasks."""
+    """Returns an iterator of tasks."""
 
     name = "stream"
 
@@ -197,7 +197,7 @@ class Sleeps(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class GivesTables(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Returns what is no task: the table itself, or a list with one in it."""
+    """Returns something that is not a task: the table itself, or a list with one in it."""
 
     name = "tables"
 
@@ -258,7 +258,7 @@ class TakeOut(ProcessingStage[FileGroupTask, DocumentBatch]):
 
 
 class FailsOnce(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Gives a FailedTask for one document until a file is there."""
+    """Returns a FailedTask for one document until a file exists."""
 
     name = "fails_once"
 

@@ -1,4 +1,4 @@
-"""Every public name of NeMo Curator 1.4 for text, and what becomes of it: `compat_names.txt`.
+"""Every public name of NeMo Curator 1.4 for text, and its counterpart: `compat_names.txt`.
 
 A line holds the path below `nemo_curator`, how often its documentation and tutorials use it (counted for the names that
 Gristmill lacked at first), and `found` or `absent`.

@@ -385,12 +385,12 @@ QUESTIONS = [
         "a folder that no run has written",
         "gristmill verify crawl",
         "…crawl is not the output of a run: there is no record in …crawl.gristmill. Pass the output of a run, and "
-        "--record (record_path=…) if the run was given one.",
+        "--record (record_path=…) if its record is elsewhere.",
     ),
     Mistake(
         "an output that is not there",
         "gristmill why nowhere d1",
-        "There is no …nowhere. Pass the output of a run, and --record (record_path=…) if the run was given one.",
+        "There is no …nowhere. Pass the output of a run, and --record (record_path=…) if its record is elsewhere.",
     ),
     Mistake(
         "an id that no document has",

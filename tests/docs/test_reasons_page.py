@@ -20,7 +20,7 @@ OTHERS = {"finish_reason", "gram_repeats"}
 
 
 def constants(tree: ast.Module) -> dict[str, str]:
-    """The texts that a module gives a name."""
+    """The texts that a module assigns to names."""
     found = {}
     for node in tree.body:
         if isinstance(node, ast.Assign):

@@ -1,4 +1,4 @@
-"""One attack in a process of its own, and what became of it: a crash or a hang ends only that process."""
+"""One attack in its own process, and its result: a crash or a hang ends only that process."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Outcome(NamedTuple):
-    """What became of an attack.
+    """The result of an attack.
 
     Attributes:
-        kind: `done`, `refused` (an error of ours), `raised` (any other exception), `killed`, or `hung`.
+        kind: `done`, `refused` (one of our errors), `raised` (any other exception), `killed`, or `hung`.
         detail: What was returned, the error, or the signal.
     """
 
@@ -40,7 +40,7 @@ def attempt(attack: Callable[[], Any], *, seconds: float = 30.0, memory: int | N
     Args:
         attack: What to try.
         seconds: How long it may take.
-        memory: How many bytes of address space it may take beyond what is there already.
+        memory: How many bytes of address space it may take beyond its current use.
     """
     reader, writer = os.pipe()
     sys.stdout.flush()

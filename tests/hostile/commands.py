@@ -1,4 +1,4 @@
-"""The command line under attack: every command in a process of its own, with its time, peak of memory and words.
+"""The command line under attack: every command in its own process, with its time, peak memory and messages.
 
 The processes are forked from one that has imported the package and nothing else, because starting Python for each of
 some hundred commands would take longer than the commands.
@@ -54,7 +54,7 @@ class Commands:
         self._server = server
 
     def __call__(self, folder: Path, *arguments: str, seconds: float = 300.0) -> Answer:
-        """What `gristmill ARGUMENTS` does in the folder; killed after so many seconds, which gives code -9."""
+        """What `gristmill ARGUMENTS` does in the folder; killed after `seconds`, which returns code -9."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps([os.fspath(folder), arguments, seconds]) + "\n")

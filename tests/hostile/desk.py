@@ -24,7 +24,7 @@ RUN = ("run", "r.yaml", "--workers", "0", "--error-budget", "none")
 
 
 class Fate(NamedTuple):
-    """What became of the records of a file."""
+    """What happened to the records of a file."""
 
     kept: int
     dropped: int
@@ -43,7 +43,7 @@ def lay_out(folder: Path, files: dict[str, bytes], *, format: str = "Jsonl") -> 
 
 
 def fates(folder: Path) -> dict[str, Fate]:
-    """What became of each file, from the record of the run; every row must be explained."""
+    """What happened to each file, from the record of the run; every row must be explained."""
     output = RunFolder(folder / "out")
     found: dict[str, Fate] = {}
     causes: dict[str, dict[str, int]] = {}

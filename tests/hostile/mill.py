@@ -186,7 +186,7 @@ def remove(output: Path) -> None:
 
 @cache
 def can_mount() -> bool:
-    """Whether this user may mount file systems that only a process of its own sees."""
+    """Whether this user may mount file systems that only one process sees."""
     if shutil.which("unshare") is None:
         return False
     command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]

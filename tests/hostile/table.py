@@ -21,7 +21,7 @@ WHAT, TRIED = "what", "tried"
 
 @dataclass
 class Row:
-    """One test function: what it tries, how often, how long, and how many of its cases did not hold."""
+    """One test function: what it tries, how often, how long, and how many of its cases failed."""
 
     what: str = ""
     tried: int = 0
@@ -62,12 +62,12 @@ class Table:
         cores = len(os.sched_getaffinity(0))
         summary = (
             f"{day}, version {gristmill.__version__}, {cores} cores: {tried:,} attacks by {len(rows)} tests in "
-            f"{seconds / 60:.0f} min, {f'{failed} tests did not hold' if failed else 'all held'}."
+            f"{seconds / 60:.0f} min, {f'{failed} tests failed' if failed else 'all passed'}."
         )
         lines = [
-            "# Attacks and what came of them",
+            "# Attacks and their results",
             "",
-            "Written by `make test-hostile`; do not edit. [Safety](../explanation/safety.md) tells what is promised.",
+            "Written by `make test-hostile`; do not edit. [Safety](../explanation/safety.md) lists the promises.",
             "",
             summary,
         ]
@@ -76,7 +76,7 @@ class Table:
                 "",
                 f"## `{file}`",
                 "",
-                "| what is tried: what happens | attacks | held | seconds |",
+                "| attack: result | attacks | passed | seconds |",
                 "|---|--:|---|--:|",
             ]
             for (_, name), row in sorted((key, row) for key, row in self.rows.items() if key[0] == file):
@@ -90,7 +90,7 @@ def cell(text: str) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Whether all cases of a test held."""
+    """Whether all cases of a test passed."""
     if row.failed:
         return f"**no** ({row.failed} failed)"
     return f"not tried ({row.skipped})" if row.skipped and not row.tried else "yes"

@@ -19,7 +19,7 @@ ROUNDS = 4000 if FULL else 250
 SIZE = 4 << 30 if FULL else 256 << 20
 Note = Callable[[str, object], None]
 
-# In a process of its own: the library is machine code, and what kills it must not kill the tests.
+# In a separate process: the library is machine code, and what kills it must not kill the tests.
 CHILD = """
 import io, json, random, sys, time
 from benchmarks.bench_warc import peak_kilobytes
@@ -64,7 +64,7 @@ print(json.dumps({"slowest": slowest, "peak": peak_kilobytes()}))
 
 
 def child(program: str, *arguments: str) -> dict[str, float]:
-    """What a process of its own prints; it must come to its end by itself."""
+    """What a separate process prints; it must finish by itself."""
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -73,7 +73,7 @@ def child(program: str, *arguments: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_damaged_archives(seed: int, shared_data: Path, tmp_path: Path, record_property: Note) -> None:
-    """WARC and ARC files with bytes flipped, cut out, doubled and zeroed: every byte is a record or quarantined."""
+    """WARC and ARC files with bytes flipped, removed, repeated and zeroed: every byte is in a record or quarantined."""
     frames = tmp_path / "a.warc.zst"
     frames.write_bytes(b"".join(stored([record(number) for number in range(20)], "zst")))
     real = shared_data / "warc_real"
@@ -112,7 +112,7 @@ def gzipped(head: bytes, end: bytes) -> bytes:
 
 
 def test_a_record_of_very_many_zeros(tmp_path: Path) -> None:
-    """A record that grows 200-fold by gzip: quarantined, the next one read, in little memory."""
+    """A record that gzip expands 200 times: quarantined, the next one read, in little memory."""
     bomb = gzipped(record(1, b"", length=SIZE)[:-4], b"\r\n\r\n")
     first, last = stored([record(0), record(2)], "gz")
     path = tmp_path / "a.warc.gz"
@@ -123,7 +123,7 @@ def test_a_record_of_very_many_zeros(tmp_path: Path) -> None:
 
 
 def test_a_body_of_very_many_zeros(tmp_path: Path) -> None:
-    """A page that grows 200-fold by its Content-Encoding: quarantined, in little memory."""
+    """A page whose Content-Encoding expands it 200 times: quarantined, in little memory."""
     body = response(gzipped(b"", b""), b"Content-Type: text/html\r\nContent-Encoding: gzip")
     path = tmp_path / "a.warc.gz"
     path.write_bytes(b"".join(stored([record(0), record(1, body), record(2)], "gz")))

@@ -51,7 +51,7 @@ SIZE = 1_000_000 if FULL else 100_000
 
 @pytest.mark.parametrize("part", PARTS)
 def test_latex_of_nothing_but_beginnings(part: str) -> None:
-    """LaTeX of 20 kinds of beginnings without an end, nested or in a row: text or a refusal, in time by its size."""
+    """LaTeX with 20 kinds of unclosed constructs, nested or repeated: text or a refusal, in time linear in its size."""
     opening, closing = PARTS[part]
     count = SIZE // (len(opening) + len(closing))
     text = opening * count + closing * count
@@ -82,7 +82,7 @@ def packed() -> bytes:
 
 
 def test_archives_of_papers_damaged_anywhere(record_property: Note) -> None:
-    """Archives of papers with bits flipped and cut anywhere: papers or broken pieces with a cause, never an error."""
+    """Archives of papers with flipped bits or truncated: papers, or broken pieces with a cause; never an error."""
     whole, draw = packed(), random.Random(5)
     tried = 5000 if FULL else 400
     for _ in range(tried):
@@ -98,7 +98,7 @@ def test_archives_of_papers_damaged_anywhere(record_property: Note) -> None:
 
 
 def test_a_paper_that_explodes() -> None:
-    """A paper of 300 MB of blanks in 300 KB: quarantined as too large, and the one behind it kept."""
+    """A paper of 300 MB of blanks in 300 KB: quarantined as too large, the next one kept."""
     bomb = gzip.compress(b" " * (300 << 20), 1)
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
@@ -126,7 +126,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_xml_that_grows_or_reads_files(tmp_path: Path, attack: str) -> None:
-    """XML with entities that grow or name files, deep or damaged: quarantined within seconds, no file opened."""
+    """XML with expanding or external entities, deeply nested or damaged: quarantined within seconds, no file opened."""
     content, cause = ATTACKS[attack]
     begun = time.process_time()
     rows, broken = posts(tmp_path, content)
@@ -136,7 +136,7 @@ def test_xml_that_grows_or_reads_files(tmp_path: Path, attack: str) -> None:
 
 
 def test_posts_damaged_anywhere(tmp_path: Path, record_property: Note) -> None:
-    """Posts with bytes changed and cut anywhere: rows or broken pieces, never an error."""
+    """Posts with changed bytes or truncated anywhere: rows or broken pieces, never an error."""
     whole, draw = POSTS.encode(), random.Random(6)
     for _ in range(300):
         content = bytearray(whole)
@@ -148,7 +148,7 @@ def test_posts_damaged_anywhere(tmp_path: Path, record_property: Note) -> None:
 
 
 def test_mail_damaged_anywhere(tmp_path: Path, record_property: Note) -> None:
-    """The mails of Python's own tests with bytes changed anywhere: a row or a broken piece for each, never an error."""
+    """The messages of Python's own mail tests with bytes changed: each a row or a broken piece, never an error."""
     draw, tried = random.Random(7), 0
     for path in mails():
         for _ in range(100 if FULL else 8):
@@ -181,7 +181,7 @@ def nested(depth: int) -> bytes:
     ],
 )
 def test_mail_that_nests_and_repeats(tmp_path: Path, name: str, content: bytes) -> None:
-    """Mail with 3,000 nested parts, headers of megabytes, 30,000 parts: read or quarantined, within seconds."""
+    """Mail with 3,000 nested parts, 30,000 parts, or headers of megabytes: read or quarantined within seconds."""
     begun = time.process_time()
     rows, broken = mailbox(tmp_path, content, "a.mbox", sender=True)
     assert len(rows) + len(broken) == 1
@@ -189,7 +189,7 @@ def test_mail_that_nests_and_repeats(tmp_path: Path, name: str, content: bytes) 
 
 
 def test_pdfs_damaged_anywhere(tmp_path: Path, record_property: Note) -> None:
-    """PDFs with bits flipped, cut and garbled: every one written, dropped or quarantined, by a run that ends well."""
+    """PDFs with flipped bits, truncated or garbled: each is written, dropped or quarantined, and the run succeeds."""
     from tests.unit.stages.text.io.test_dump_readers import pdf
 
     whole, draw = pdf("First page", "Second page", "Third page"), random.Random(8)

@@ -116,7 +116,7 @@ BROKEN: dict[str, tuple[bytes, Fate]] = {
 
 
 def test_broken_content_is_accounted_for_by_file(run: Commands, desk: Path, record_property: Note) -> None:
-    """Broken JSONL, 24 kinds from NULs to 100,000 levels: bad lines quarantined by cause, good ones kept, by file."""
+    """24 kinds of broken JSONL, from NULs to 100,000 levels: bad lines quarantined by cause, good ones kept."""
     lay_out(desk, {f"{name}.jsonl": content for name, (content, _) in BROKEN.items()})
     answer = run_and_verify(run, desk, peak=600 * MB)
     assert answer.code == 3
@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
 
 @pytest.mark.parametrize("name", list(REFUSED) if FULL else ["UTF-16", "array of arrays", "gzip in gzip"])
 def test_files_that_are_something_else_are_refused(run: Commands, desk: Path, name: str) -> None:
-    """Files that are not what they are called: refused before the run, in one sentence that names the file."""
+    """Files whose content does not match their names: rejected before the run, with a sentence that names the file."""
     file, content, says = REFUSED[name]
     answer = run_and_verify(run, lay_out(desk, {file: content, "good.jsonl": GOOD}))
     assert answer.code == 1
@@ -186,7 +186,7 @@ BOMBS = {"spaces": (b" ", Fate(0, 0, {})), "one line": (b"x", Fate(0, 0, bad(rec
 @pytest.mark.parametrize("codec", list(PACKERS) if FULL else ["gz", "zst"])
 @pytest.mark.parametrize("filling", list(BOMBS) if FULL else ["one line"])
 def test_archives_that_explode(run: Commands, desk: Path, codec: str, filling: str) -> None:
-    """Archives of 1 GB in 1,000 times less: read to the end within 900 MB of memory, the good file beside them kept."""
+    """Archives that expand 1,000 times to 1 GB: read to the end within 900 MB, the good file next to them kept."""
     part, fate = BOMBS[filling]
     packed = PACKERS[codec](repeated(part, SIZE))
     assert len(packed) * 900 < SIZE
@@ -199,7 +199,7 @@ def test_archives_that_explode(run: Commands, desk: Path, codec: str, filling: s
 
 @pytest.mark.parametrize("size", [200, 500] if FULL else [30])
 def test_a_line_of_hundreds_of_megabytes(run: Commands, desk: Path, size: int) -> None:
-    """A line of 200 and one of 500 MB, among good ones: read or quarantined as too large, within 900 MB."""
+    """Lines of 200 MB and 500 MB among good ones: read, or quarantined as too large, within 900 MB."""
     lay_out(desk, {})
     with open(desk / "in" / "a.jsonl", "wb") as file:
         file.write(GOOD + b'{"text":"')
@@ -213,7 +213,7 @@ def test_a_line_of_hundreds_of_megabytes(run: Commands, desk: Path, size: int) -
 
 
 def test_millions_of_empty_lines(run: Commands, desk: Path) -> None:
-    """Twenty million empty lines: skipped within 900 MB, and the documents around them kept."""
+    """Twenty million empty lines: skipped within 900 MB, the documents around them kept."""
     lay_out(desk, {"a.jsonl": GOOD + b"\n" * (20 * MB if FULL else MB) + GOOD})
     run_and_verify(run, desk, peak=900 * MB)
     assert fates(desk) == {"a.jsonl": Fate(2, 0, {})}
@@ -221,7 +221,7 @@ def test_millions_of_empty_lines(run: Commands, desk: Path) -> None:
 
 @pytest.mark.skipif(not FULL, reason="takes a minute: make test-hostile")
 def test_millions_of_bad_lines(run: Commands, desk: Path) -> None:
-    """Five million bad lines in 10 MB: 200,000 in quarantine, the others counted, within 900 MB; good ones kept."""
+    """Five million bad lines in 10 MB: 200,000 quarantined, the others counted, good ones kept, within 900 MB."""
     lines = 5 * MB
     lay_out(desk, {"a.jsonl": GOOD + b"x\n" * lines + line(id="last", **TEXT), "good.jsonl": GOOD})
     answer = run(desk, *RUN)
@@ -249,7 +249,7 @@ NAMES = (
 
 
 def test_names_of_files(run: Commands, desk: Path, record_property: Note) -> None:
-    """Names with newlines, escapes, quotes, globs, dashes, bytes that are not UTF-8, 255 bytes: each read."""
+    """File names with newlines, escapes, quotes, globs, dashes, invalid UTF-8, or 255 bytes: all read."""
     lay_out(desk, {f"{os.fsdecode(name)}.jsonl": line(id=str(n), **TEXT) for n, name in enumerate(NAMES)})
     run_and_verify(run, desk)
     assert fates(desk) == {f"{os.fsdecode(name)}.jsonl": ONE for name in NAMES}
@@ -279,7 +279,7 @@ SPECIAL: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", SPECIAL if FULL else ["pipe", "link to itself"])
 def test_what_is_no_file(run: Commands, desk: Path, name: str) -> None:
-    """Pipes, sockets, devices, links to nothing or to themselves, named like data: refused by name, unopened."""
+    """Pipes, sockets, devices and broken or circular links, named like data: rejected by name, never opened."""
     make, says = SPECIAL[name]
     make(lay_out(desk, {"good.jsonl": GOOD}) / "in" / "a.jsonl")
     answer = run_and_verify(run, desk, seconds=60)
@@ -289,7 +289,7 @@ def test_what_is_no_file(run: Commands, desk: Path, name: str) -> None:
 
 
 def test_folders_named_like_files_and_links(run: Commands, desk: Path) -> None:
-    """A folder named x.jsonl, links to files outside, to folders above and into /proc: read once each, or left out."""
+    """A folder named x.jsonl, links to outside files, parent folders and /proc: each read once, or left out."""
     folder = lay_out(desk, {"good.jsonl": GOOD}) / "in"
     (folder / "x.jsonl").mkdir()
     (folder / "x.jsonl" / "y.jsonl").write_bytes(GOOD)
@@ -308,7 +308,7 @@ def test_folders_named_like_files_and_links(run: Commands, desk: Path) -> None:
 
 
 def test_links_that_multiply(desk: Path) -> None:
-    """25 folders of two links each, 33 million paths to one file: refused within seconds."""
+    """25 folders with two links each, 33 million paths to one file: rejected within seconds."""
     folder = lay_out(desk, {"good.jsonl": GOOD})
     for number in range(25):
         (folder / f"d{number}").mkdir()
@@ -324,7 +324,7 @@ def test_links_that_multiply(desk: Path) -> None:
 @pytest.mark.parametrize("depth", [1500, 4000] if FULL else [1100])
 @pytest.mark.parametrize("top", ["d", "_hidden"])
 def test_folders_in_folders(desk: Path, depth: int, top: str) -> None:
-    """Folders 1,500 and 4,000 levels deep: searched, or refused where the path is longer than the system allows."""
+    """Folders 1,500 and 4,000 levels deep: searched, or rejected where the path is longer than the system allows."""
     lay_out(desk, {"good.jsonl": GOOD})
     at = os.open(desk / "in", os.O_RDONLY)
     for number in range(depth):
@@ -385,7 +385,7 @@ def check_mutants(
 
 
 def test_mutated_parquet(run: Commands, desk: Path, record_property: Note) -> None:
-    """Parquet with bits flipped, cut, with footers that lie and bombs in Thrift: quarantined as damaged or read."""
+    """Parquet with flipped bits, truncated, with false footers or Thrift bombs: quarantined as damaged, or read."""
     good = parquet_file()
     size = struct.unpack("<I", good[-8:-4])[0]
     mutants = list(mutated(good, 200 if FULL else 3, tail=size + 8))
@@ -402,7 +402,7 @@ def test_mutated_parquet(run: Commands, desk: Path, record_property: Note) -> No
 
 @pytest.mark.parametrize("codec", list(PACKERS) if FULL else ["gz", "zst"])
 def test_mutated_archives(run: Commands, desk: Path, codec: str, record_property: Note) -> None:
-    """Archives with bits flipped and cut anywhere: nothing of a damaged one is kept, the good one beside it is."""
+    """Archives with flipped bits or truncated: nothing of a damaged one is kept, the good one next to it is."""
     rng = random.Random(3)
     text = b"".join(line(id=n, text=f"Some {rng.random()} words of text {rng.random()}.") for n in range(200))
     good = PACKERS[codec](iter([text]))
@@ -424,7 +424,7 @@ def test_mutated_archives(run: Commands, desk: Path, codec: str, record_property
 
 @pytest.mark.skipif(not FULL, reason="takes minutes: make test-hostile")
 def test_a_hundred_thousand_tiny_files(run: Commands, desk: Path) -> None:
-    """100,000 files of one document: 4,000 to a partition, read within 900 MB and five minutes, every one counted."""
+    """100,000 files of one document, 4,000 per partition: read within 900 MB and five minutes, all counted."""
     folder = lay_out(desk, {}) / "in"
     for number in range(100_000):
         below = folder / f"{number % 100}"

@@ -59,7 +59,7 @@ def probed(number: int, *, sound: bool) -> dict[str, Outcome]:
 
 @pytest.mark.parametrize("sound", [True, False], ids=["valid text", "any bytes"])
 def test_no_kernel_leaves_its_arrays(sound: bool, record_property: Record) -> None:
-    """Valid text and any bytes in arrays between forbidden pages, for every kernel: all end, none touches a page."""
+    """Valid text and random bytes between protected pages, for every kernel: all finish, none touches a page."""
     failed = {number: found for number in range(COLUMNS) if (found := probed(number, sound=sound))}
     record_property("tried", COLUMNS * len(PROBES))
     assert not failed
@@ -67,7 +67,7 @@ def test_no_kernel_leaves_its_arrays(sound: bool, record_property: Record) -> No
 
 @pytest.mark.parametrize("row", [b"", b"\xff", b"\0", b"\xf0\x9f\x98", b"a"])
 def test_no_kernel_leaves_its_arrays_with_one_row(row: bytes, record_property: Record) -> None:
-    """One row that is empty, all 0xFF, all NUL, cut characters, or a huge line: every kernel stays in its arrays."""
+    """A row that is empty, all 0xFF, all NUL, cut characters, or a huge line: every kernel stays in its arrays."""
     row *= 300_000 if FULL else 5000
     given = column(0)._replace(
         data=guarded(np.frombuffer(row, np.uint8)), offsets=guarded(np.array([0, len(row)])),
@@ -83,7 +83,7 @@ REPEATED = [b"One sentence. ", b"word ", b"a\n", b"two words\n\n", *(WHOLE if FU
 
 @pytest.mark.parametrize("piece", REPEATED, ids=repr)
 def test_no_kernel_is_quadratic(piece: bytes, record_property: Record) -> None:
-    """One row that repeats a piece, and another one four times as long: no kernel takes 8 times as long."""
+    """A row of repeated text and one four times as long, for every kernel: never 8 times as slow."""
     sizes = (1_000_000, 4_000_000) if FULL else (250_000, 1_000_000)
     slow = {}
     for name, probe in PROBES.items():
@@ -118,14 +118,14 @@ def run_probes(first: int, count: int, **environment: str) -> subprocess.Complet
 
 
 def test_every_kernel_is_tried() -> None:
-    """A kernel that no probe calls: this test fails, so that none is forgotten."""
+    """A kernel that no test attacks: this test fails, so that none is forgotten."""
     done = run_probes(5, 2)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr[-3000:]
 
 
 @pytest.mark.skipif(not FULL, reason="compiles all kernels a second time")
 def test_every_index_is_checked(tmp_path: Path, record_property: Record) -> None:
-    """Every kernel compiled with bounds checks, for any bytes: no index is out of bounds."""
+    """Any bytes, for every kernel, compiled with bounds checks: no index is out of bounds."""
     count = 120
     done = run_probes(0, count, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
     record_property("tried", count * len(PROBES))
@@ -133,7 +133,7 @@ def test_every_index_is_checked(tmp_path: Path, record_property: Record) -> None
 
 
 def strings(rows: list[bytes | None], kind: pa.DataType) -> pa.Array:
-    """A text column of any layout over bytes that nobody checked."""
+    """A text column of any layout over unchecked bytes."""
     if pa.types.is_large_string(kind):
         return guarded_strings(rows, lead=3)
     small = pa.array(rows, pa.binary())
@@ -195,7 +195,7 @@ def through_door(door: str, cases: list[str], numbers: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("door", DOORS)
 def test_no_door_lets_bytes_through_to_a_filter(door: str, record_property: Record) -> None:
-    """Invalid text or lying offsets in Arrow tables, pandas and Polars frames, for every filter: refused, no crash."""
+    """Invalid text or false offsets in Arrow tables, pandas and Polars frames, for every filter: rejected, no crash."""
     cases = CASES if FULL else CASES[::9]
     outcome = attempt_fresh(__name__, "through_door", door, cases, 40 if FULL else 2, seconds=600)
     assert outcome.kind == "done", outcome
@@ -215,7 +215,7 @@ def valid_text(cases: list[str], numbers: int) -> None:
 
 
 def test_no_filter_leaves_a_column_of_valid_text(record_property: Record) -> None:
-    """Valid text that ends where forbidden memory begins, sliced and with nulls, for every filter: no crash."""
+    """Valid text that ends just before protected memory, sliced and with nulls, for every filter: no crash."""
     cases, numbers = (CASES, 200) if FULL else (CASES[::4], 6)
     outcome = attempt_fresh(__name__, "valid_text", cases, numbers, seconds=900)
     record_property("tried", len(cases) * numbers)
@@ -248,7 +248,7 @@ def careless_run(folder: str, way: int) -> str:
 
 @pytest.mark.parametrize("way", range(5) if FULL else [4])
 def test_a_users_stage_cannot_hand_it_on(tmp_path: Path, way: int) -> None:
-    """Invalid text out of a user's stage, by Arrow, pandas or Polars: the run fails with its name, nothing written."""
+    """Invalid text from a user's stage through Arrow, pandas or Polars: the run fails and names it, nothing written."""
     (tmp_path / "in.jsonl").write_text('{"text": "some words"}\n' * 5)
     outcome = attempt_fresh(__name__, "careless_run", str(tmp_path), way)
     assert outcome.kind == "done", outcome

@@ -32,7 +32,7 @@ def mill(tmp_path_factory: pytest.TempPathFactory) -> Mill:
 
 
 def strike(victims: str, driver: int, number: signal.Signals) -> int:
-    """Send a signal to processes of a run; gives how many were there."""
+    """Send a signal to processes of a run; returns how many received it."""
     hit = 0
     for pid in processes_of(driver)[victims]:
         with contextlib.suppress(ProcessLookupError):
@@ -42,7 +42,7 @@ def strike(victims: str, driver: int, number: signal.Signals) -> int:
 
 
 def completed(mill: Mill, output: Path, mode: str) -> int:
-    """Run until the output is complete; gives how many runs that took."""
+    """Run until the output is complete; returns how many runs that took."""
     for reruns in (1, 2):
         said = mill.run(mill.command(output, mode=mode))
         assert said.kind, said
@@ -68,7 +68,7 @@ def left_in_memory(driver: int) -> list[str]:
 def test_killed_at_random_moments(
     mill: Mill, tmp_path: Path, victims: str, mode: str, record_property: Callable[..., None]
 ) -> None:
-    """`kill -9` of driver, workers or fork server at random moments: the same bytes, after a rerun for the driver."""
+    """`kill -9` of driver, workers or fork server at random moments: the same bytes; the driver must be run again."""
     draw = random.Random(f"{victims} {mode}")
     hits = 0
     for number in range(KILLS):
@@ -100,7 +100,7 @@ def test_killed_at_random_moments(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SIGNALS)
 def test_other_signals(mill: Mill, tmp_path: Path, name: str, mode: str, record_property: Callable[..., None]) -> None:
-    """TERM, INT, HUP, QUIT, STOP and CONT to driver, workers or fork server: the same bytes after at most one rerun."""
+    """TERM, INT, HUP, QUIT, STOP and CONT to driver, workers or fork server: the same bytes after at most two runs."""
     draw = random.Random(f"{name} {mode}")
     victims, hits = ["driver", "worker", "fork server"], 0
     for number in range(ROUNDS):
@@ -123,7 +123,7 @@ def test_other_signals(mill: Mill, tmp_path: Path, name: str, mode: str, record_
 
 
 def test_the_fork_server_killed_as_it_starts(mill: Mill, tmp_path: Path, record_property: Callable[..., None]) -> None:
-    """`kill -9` of the fork server some milliseconds after its start: it is started again, and the run ends well."""
+    """`kill -9` of the fork server milliseconds after it starts: it is restarted, and the run succeeds."""
     delays = [n * mill.usual_s / 60 for n in range(40)] if FULL else [0.05 * mill.usual_s]
     for delay in delays:
         output = tmp_path / f"out-{delay}"
@@ -185,7 +185,7 @@ def delete_ledger(output: Path) -> str:
     [delete_output, delete_file, *([lengthen_file, delete_record, delete_entry, delete_ledger] if FULL else [])],
 )
 def test_output_harmed_during_the_run(mill: Mill, tmp_path: Path, harm: Callable[[Path], str]) -> None:
-    """The output, its record or one committed file deleted or changed: the run fails and names it; a rerun repairs."""
+    """The output, its record or a file deleted or changed: the run fails and names it; running again repairs it."""
     output = tmp_path / "out"
     process = stopped_in_the_middle(mill, output)
     try:
@@ -202,7 +202,7 @@ def test_output_harmed_during_the_run(mill: Mill, tmp_path: Path, harm: Callable
 
 @pytest.mark.parametrize("workers", [2, 0] if FULL else [2])
 def test_full_disk(mill: Mill, tmp_path: Path, workers: int) -> None:
-    """No room on the disk of the output: one sentence that says so; with room, a rerun completes."""
+    """A full output disk: one sentence that says so; with free space, running again completes."""
     output, copy = tmp_path / "small" / "out", tmp_path / "copy" / "out"
     output.parent.mkdir()
     copy.parent.mkdir()

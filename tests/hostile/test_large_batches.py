@@ -66,7 +66,7 @@ def check(work: Callable[[], int]) -> None:
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_filters_count_past_32_bits(table: pa.Table, name: str) -> None:
-    """2.2 GB of text in a batch, through filters: every row has the score that it has alone."""
+    """2.2 GB of text in a batch, through filters: every row gets the same score as alone."""
     stage = made(name)
     stage.score_field = ["score"]  # type: ignore[union-attr]
     alone = stage.process(DocumentBatch(data=pa.table({"text": [ROW]}))).to_pyarrow()
@@ -83,7 +83,7 @@ def test_filters_count_past_32_bits(table: pa.Table, name: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", MODIFIERS)
 def test_modifiers_write_past_32_bits(layout: str, name: str) -> None:
-    """2.2 GB of text in a batch, through modifiers: every row becomes what it becomes alone."""
+    """2.2 GB of text in a batch, through modifiers: every row gets the same text as alone."""
     skip_without_memory()
     # In a new interpreter: in a forked one the threads of Polars that other tests have started would be missing.
     outcome = attempt_fresh(__name__, "rows_changed", name, layout, seconds=600)
@@ -134,6 +134,6 @@ def test_parquet_is_written_past_32_bits(table: pa.Table, tmp_path: Path) -> Non
 
 
 def test_exact_deduplication_hashes_past_32_bits(table: pa.Table) -> None:
-    """2.2 GB of text in a batch, hashed for deduplication: equal texts have equal hashes, wherever they lie."""
+    """2.2 GB of text in a batch, hashed for deduplication: equal texts have equal hashes, wherever they are."""
     alone = int(hash_column([ROW])[0])
     check(lambda: int((hash_column(table.column("text")) != alone).sum()))

@@ -143,7 +143,7 @@ def _peak() -> int:
 
 @pytest.mark.parametrize("bomb", BOMBS + (LARGE_BOMBS if FULL else []), ids=lambda bomb: bomb.__name__)
 def test_parquet_bombs(bomb: Callable[[Path], int], tmp_path: Path, record_property: Any) -> None:
-    """A few kilobytes of Parquet that stand for gigabytes: read in bounded blocks, or set aside with the place."""
+    """A few kilobytes of Parquet that expand to gigabytes: read in bounded blocks, or quarantined by position."""
     record_property("tried", 1)
     path = tmp_path / "bomb.parquet"
     rows = int(attempt(lambda: bomb(path), seconds=120).detail)  # not here: what an allocator has it keeps
@@ -174,7 +174,7 @@ class Greedy(ProcessingStage):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         if self.ids.intersection(task.column("id").to_pylist()):
             taken = np.ones(self.size, np.uint8)
-            time.sleep(5 if taken[-1] else 0)  # so that nobody can say it was too short to be seen
+            time.sleep(5 if taken[-1] else 0)  # long enough to be seen
         return task
 
 
@@ -221,7 +221,7 @@ class Hoarder(Greedy):
 
 
 def greedy(folder: str, size: int, ids: list[str], **config: Any) -> Any:
-    """What `run_greedy` gives, in plain values, or what the run says when it fails."""
+    """What `run_greedy` returns, as plain values, or what the run says when it fails."""
     stage = Greedy(set(ids), size) if ids else Hoarder(set(), size)
     try:
         kept, aside, most = run_greedy(Path(folder), stage, memory_budget="1GB", **config)
@@ -239,7 +239,7 @@ def fresh(*args: object, **config: Any) -> Any:
 
 @pytest.mark.skipif(not FULL, reason="replaces several workers; made by make test-hostile")
 def test_a_stage_that_keeps_more_than_the_budget(tmp_path: Path, record_property: Any) -> None:
-    """A stage that keeps memory from batch to batch: the run fails and says so, no document is blamed for it."""
+    """A stage that leaks memory from batch to batch: the run fails and says so, no document is blamed."""
     record_property("tried", 1)
     said = fresh(str(tmp_path), 50 * MIB, [], batch_bytes="500B")
     assert re.search(r"hoarder.*memory budget.*It keeps memory from batch to batch", said), said
@@ -247,7 +247,7 @@ def test_a_stage_that_keeps_more_than_the_budget(tmp_path: Path, record_property
 
 
 def test_a_stage_that_takes_more_than_the_budget(tmp_path: Path, record_property: Any) -> None:
-    """A stage that takes five times the budget within a second: stopped in time, its document found and quarantined."""
+    """A stage that allocates five times the budget within a second: stopped in time, its document quarantined."""
     record_property("tried", 1)
     kept, aside, most = fresh(str(tmp_path), 5 * GIB, ["1-7"])
     assert aside == {"1-7": "memory budget"}
@@ -257,7 +257,7 @@ def test_a_stage_that_takes_more_than_the_budget(tmp_path: Path, record_property
 
 @pytest.mark.skipif(not FULL, reason="replaces workers; made by make test-hostile")
 def test_a_stage_that_takes_more_than_the_budget_may_end_the_run(tmp_path: Path, record_property: Any) -> None:
-    """The same with on_memory=fail: the run ends with the name of the stage."""
+    """The same with on_memory=fail: the run fails and names the stage."""
     record_property("tried", 1)
     said = fresh(str(tmp_path), 5 * GIB, ["1-7"], on_memory="fail")
     assert re.search(r"Stage 'greedy' alone used more memory .* \(1.0 GB\)", said), said

@@ -80,7 +80,7 @@ VALUES = [-1, 0, 1, 2, 3, 5, 17, 255, 500, 10**6, 2**31 - 1, -(2**31)]
 def test_no_number_of_a_fasttext_file_is_trusted(
     tmp_path: Path, shape: dict[str, Any], record_property: Callable[[str, object], None]
 ) -> None:
-    """Every number in the header of a fastText model replaced: refused by name, or used within its bounds."""
+    """Every number in the header of a fastText model replaced: rejected by name, or used within its bounds."""
     good = Path(write_model(tmp_path / "good.bin", bucket=50, **shape)).read_bytes()
     matrices = [good.index(struct.pack("<qq", 59, 8)), good.rindex(struct.pack("<qq", 3, 8))]
     fields = {**FIELDS, **{f"{side} of matrix {n}": (at + 8 * k, "<q")
@@ -102,7 +102,7 @@ def test_no_number_of_a_fasttext_file_is_trusted(
 def test_no_byte_of_a_quantised_model_is_trusted(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Bytes of the shipped language model overwritten: refused by name, or used within its bounds."""
+    """The shipped language model with bytes overwritten: rejected by name, or used within its bounds."""
     good = fasttext_model.default_model_path().read_bytes()
     rng = np.random.default_rng(0)
     lies = tmp_path / "lies.ftz"
@@ -119,7 +119,7 @@ def test_no_byte_of_a_quantised_model_is_trusted(
 
 
 def test_a_fasttext_file_may_end_anywhere(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """A fastText model cut at every length: refused by name."""
+    """A fastText model truncated at every length: rejected by name."""
     good = Path(write_model(tmp_path / "good.bin", bucket=5)).read_bytes()
     short = tmp_path / "short.bin"
     for end in range(0, len(good) - 1, 1 if FULL else 7):
@@ -157,7 +157,7 @@ def test_a_fasttext_file_may_end_anywhere(tmp_path: Path, record_property: Calla
 def test_linear_classifiers_that_contradict_themselves_are_refused(
     tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
-    """A linear classifier whose parts contradict each other: refused, naming the file and the field."""
+    """A linear classifier whose parts contradict each other: rejected, naming the file and the field."""
     outcome = attempt(lambda: linear(tmp_path, **changes).probabilities(TEXTS).shape, memory=2 * GIB)
     assert outcome.kind == "refused", outcome
     assert str(tmp_path) in outcome.detail
@@ -165,7 +165,7 @@ def test_linear_classifiers_that_contradict_themselves_are_refused(
 
 
 def test_a_header_that_asks_for_terabytes_is_refused(tmp_path: Path) -> None:
-    """A linear classifier of a kilobyte that claims 8 TiB of weights: refused before any of it is allocated."""
+    """A linear classifier of one kilobyte that claims 8 TiB of weights: rejected before any of it is allocated."""
     linear(tmp_path)
     with zipfile.ZipFile(tmp_path / "linear.npz") as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -184,7 +184,7 @@ def test_a_header_that_asks_for_terabytes_is_refused(tmp_path: Path) -> None:
 def test_no_byte_of_a_linear_classifier_is_trusted(
     tmp_path: Path, name: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """Bytes of a linear classifier replaced at random: refused by name, or used within its bounds."""
+    """A linear classifier with random bytes replaced: rejected by name, or used within its bounds."""
     linear(tmp_path)
     good = (tmp_path / name).read_bytes()
     rng = np.random.default_rng(1)
@@ -249,7 +249,7 @@ LIES: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_safetensors_that_contradict_themselves_are_refused(tmp_path: Path, lie: str, record_property: Any) -> None:
-    """A safetensors header that lies about lengths, offsets, shapes or types: refused with file and field."""
+    """A safetensors header with false lengths, offsets, shapes or types: rejected with file and field."""
     content, says = LIES[lie]
     (tmp_path / "model.safetensors").write_bytes(content)
     for load in (weight_files, load_tensors):
@@ -262,7 +262,7 @@ def test_safetensors_that_contradict_themselves_are_refused(tmp_path: Path, lie:
 
 
 def test_no_byte_of_a_safetensors_header_is_trusted(tmp_path: Path, record_property: Any) -> None:
-    """Bytes of a safetensors header overwritten: refused, or loaded as it says; no crash."""
+    """A safetensors header with bytes overwritten: rejected, or loaded as it says; no crash."""
     save_file({"a": torch.ones(3, 4), "b": torch.zeros(2, dtype=torch.int8)}, tmp_path / "model.safetensors")
     path = tmp_path / "model.safetensors"
     good = path.read_bytes()

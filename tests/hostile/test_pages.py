@@ -47,7 +47,7 @@ PAGES = {
 
 @pytest.mark.parametrize("method", ["auto", "fast", "trafilatura", "resiliparse", "justext"])
 def test_pages_by_each_method(method: str, record_property: Callable[[str, object], None]) -> None:
-    """Pages nested 100,000 deep, of one bracket, or with a charset that lies: all end, in bounded memory."""
+    """Pages nested 100,000 deep, of brackets only, or with a false charset: all finish, in bounded memory."""
 
     def attack() -> int:
         batch = DocumentBatch(data=pa.table({"html": [*PAGES.values(), SOUND]}))
@@ -60,7 +60,7 @@ def test_pages_by_each_method(method: str, record_property: Callable[[str, objec
 
 
 def test_a_run_over_such_pages(tmp_path: Path) -> None:
-    """A run over such pages and one of 50 MB: sound ones come out, others are in the quarantine with a cause."""
+    """A run over such pages and one of 50 MB: good ones are extracted, the others quarantined with a cause."""
     folder = tmp_path / "in"
     folder.mkdir()
     pages = {**PAGES, "large": b"<p>word word</p>" * 3_400_000, "sound": SOUND}
@@ -75,7 +75,7 @@ def test_a_run_over_such_pages(tmp_path: Path) -> None:
 
 
 def test_a_page_that_takes_too_long(tmp_path: Path) -> None:
-    """A page that keeps a parser busy for minutes: it is quarantined after its time limit, the others come out."""
+    """A page that keeps a parser busy for minutes: quarantined after its time limit, the others extracted."""
     folder = tmp_path / "in"
     folder.mkdir()
     attributes = b" ".join(b"a%d=1" % number for number in range(150_000))

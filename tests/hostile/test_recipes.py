@@ -1,4 +1,4 @@
-"""Recipes and records from somebody else: no code, nothing outside the output, one clear sentence."""
+"""Recipes and records from strangers: no code, nothing outside the output, one clear sentence."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ RECIPES: dict[str, tuple[str, str]] = {
 
 
 def test_hostile_recipes(run: Commands, tmp_path: Path, record_property: Note) -> None:
-    """40 recipes that try code, bombs, injection or another folder: refused in one sentence, nothing is written."""
+    """40 recipes that try code, bombs, injection or other folders: rejected with one sentence, nothing written."""
     desk = lay_out(tmp_path / "desk", {"good.jsonl": GOOD})
     before = sorted(os.listdir(desk))
     for name, (text, says) in RECIPES.items():
@@ -157,7 +157,7 @@ def again(desk: Path) -> None:
 
 
 def sealed(name: str, record: Any) -> bytes:
-    """A record with the checksum that its own program would have given it."""
+    """A record with a valid checksum."""
     if isinstance(record, dict) and name.startswith("manifest"):
         record.pop("seal", None)
         record["seal"] = xxhash.xxh3_64_hexdigest(orjson.dumps(_small(record), option=orjson.OPT_SORT_KEYS))
@@ -167,7 +167,7 @@ def sealed(name: str, record: Any) -> bytes:
 
 
 def _small(record: Any) -> Any:
-    """Without integers that the fast writer refuses: then the checksum is wrong, which is an attack as well."""
+    """Without integers that the fast writer rejects: then the checksum is wrong, which is also an attack."""
     return json.loads(re.sub(r"\d{20,}", "0", json.dumps(record)))
 
 
@@ -198,7 +198,7 @@ LIES = [None, "../../../etc/passwd", -1, 2**70, [], {}, True, "\x1b[2J", 1e308, 
 def test_no_value_of_a_record_is_trusted(
     desk: Path, name: str, monkeypatch: pytest.MonkeyPatch, record_property: Note
 ) -> None:
-    """Any value of a manifest, run.json or plan.json replaced and sealed again: every command refuses in a sentence."""
+    """Any value of a manifest, run.json or plan.json replaced and resealed: each command rejects it with a sentence."""
     monkeypatch.chdir(desk)
     rng, tried = random.Random(2), 0
     good = json.loads((desk / "keep.gristmill" / name).read_bytes())
@@ -222,7 +222,7 @@ def test_no_value_of_a_record_is_trusted(
 
 
 def tables() -> Iterator[bytes]:
-    """Parquet that is none of a ledger."""
+    """Parquet that is not a ledger's."""
     rows = pa.array([2**62, -5], pa.int64())
     for columns in ({"x": [1]}, {"row": ["a"], "stage": [5]}, {"row": rows}, {"row": rows, "stage": ["a", "b"]}):
         target = pa.BufferOutputStream()
@@ -231,7 +231,7 @@ def tables() -> Iterator[bytes]:
 
 
 def test_records_that_are_damaged(run: Commands, desk: Path, record_property: Note) -> None:
-    """Ledgers, indexes and quarantines replaced, their hashes too: told as damaged, never a traceback."""
+    """Ledgers, indexes and quarantines replaced along with their hashes: reported as damaged, never a traceback."""
     rng, tried = random.Random(6), 0
     record = desk / "keep.gristmill"
     for file in sorted(path.relative_to(record) for path in record.rglob("*") if path.is_file()):
@@ -258,7 +258,7 @@ def test_records_that_are_damaged(run: Commands, desk: Path, record_property: No
 
 
 def test_records_that_lead_elsewhere(run: Commands, desk: Path) -> None:
-    """A manifest that names files through a link, a kept recipe that writes elsewhere: nothing there is touched."""
+    """A manifest that names files through a link, a stored recipe that writes elsewhere: nothing there is touched."""
     (desk / "other").mkdir()
     (desk / "other" / "victim.jsonl").write_bytes(GOOD)
     (desk / "out" / "sub").symlink_to("../other")

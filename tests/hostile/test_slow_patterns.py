@@ -68,7 +68,7 @@ def seconds(stage: ScoreFilter | Modify, text: str, rounds: int = 3) -> float:
 
 @pytest.mark.parametrize("case", CASES)
 def test_time_grows_with_the_length_and_not_with_its_square(case: str, record_property: Record) -> None:
-    """Some 110 patterns at n and 4 n, for every filter and modifier: at most 6 times the time, at the stated pace."""
+    """110 patterns at n and 4 n, for each filter and modifier: at most 6 times as slow, at the documented pace."""
     stage = made(case)
     seconds(stage, "Some words to warm up with.")
     slow, slowest, allowed = {}, 0.0, BUSY * (stated(case) or ORDINARY)
@@ -93,14 +93,14 @@ def test_time_grows_with_the_length_and_not_with_its_square(case: str, record_pr
 @pytest.mark.parametrize("case", ["GeneralCommentToCodeFilter text/x-python", "HTMLBoilerplateFilter"])
 @pytest.mark.parametrize("name", ["escaped quotes", "comment open", "tag open", "tag with quote", "tags in tags"])
 def test_patterns_that_were_quadratic_once(case: str, name: str) -> None:
-    """Quotes, comments and tags without an end, 64 KB of them: under 2 s."""
+    """64 KB of unclosed quotes, comments and tags: under 2 s."""
     stage = made(case)
     seconds(stage, "x")
     assert seconds(stage, PATTERNS[name](64 * 1024)) < 2.0
 
 
 def test_every_filter_and_modifier_is_tried() -> None:
-    """A filter or modifier that is registered and not tried on the patterns: this test fails, none is missed."""
+    """A registered filter or modifier that is not tested with the patterns: this test fails, so that none is missed."""
     kinds = {entry.name for entry in all_registered() if entry.kind in (FILTER, MODIFIER)}
     assert kinds - set(NEED_FILES) == {case.partition(" ")[0] for case in CASES}
     assert len(PATTERNS) >= 80

@@ -83,7 +83,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("case", chosen(STREAMS))
 def test_standard_streams(case: Case, mill: Mill, tmp_path: Path) -> None:
-    """Closed, full or broken standard streams: the same bytes, and nothing printed ends in a data file."""
+    """Closed, full or broken standard streams: the same bytes, and no printed text ends up in a data file."""
     run_in(case, mill, tmp_path)
 
 
@@ -134,7 +134,7 @@ LIMITS = {
 
 @pytest.mark.parametrize("case", chosen(LIMITS))
 def test_low_limits(case: Case, mill: Mill, tmp_path: Path) -> None:
-    """Few open files, little address space, small files: the same bytes, or a sentence that names the limit."""
+    """Low limits on open files, address space and file size: the same bytes, or a sentence that names the limit."""
     run_in(case, mill, tmp_path)
 
 
@@ -150,7 +150,7 @@ def public_mill() -> Iterator[Mill]:
 @pytest.mark.parametrize("processes", [1, 2, 4, 6, 8, 10, 12, 16] if FULL else [2])
 @pytest.mark.parametrize("workers", [2, 0] if FULL else [2])
 def test_few_processes(public_mill: Mill, processes: int, workers: int) -> None:
-    """A low limit on processes and threads: the same bytes, or one sentence; a rerun completes."""
+    """A low limit on processes and threads: the same bytes, or one sentence; running again completes."""
     # OpenBLAS answers a lack of threads with SIGINT, as if the user had pressed Ctrl-C.
     mill, output = public_mill, public_mill.folder / "out"
     env = {"OPENBLAS_NUM_THREADS": "1"}
@@ -190,7 +190,7 @@ MOUNTS = {
 @pytest.mark.skipif(not can_mount(), reason="needs the right to mount file systems")
 @pytest.mark.parametrize("case", chosen(MOUNTS))
 def test_file_systems(case: Case, mill: Mill, tmp_path: Path) -> None:
-    """Tiny or read-only shared memory, temporary folder, home, installation: the same bytes, or what is missing."""
+    """Tiny or read-only shared memory, temporary folder, home, installation: the same bytes, or an error naming it."""
     source = str(Path(__file__).parents[2] / "src")
     run_in(case._replace(shell=case.shell.replace("SOURCE", source)), mill, tmp_path, before="unshare -m")
 
@@ -231,7 +231,7 @@ CHANGES: list[Callable[[Path], None]] = [grow, shrink, empty, replace, vanish, a
 @pytest.mark.parametrize("change", CHANGES if FULL else [shrink])
 @pytest.mark.parametrize("when", ["during", "between"] if FULL else ["during"])
 def test_input_changed(tmp_path: Path, when: str, change: Callable[[Path], None]) -> None:
-    """Input that grows, shrinks, is replaced, vanishes or appears in a run or before a resume: never a mixture."""
+    """Input that grows, shrinks, is replaced, vanishes or appears during a run or between two: never a mixture."""
     mill = Mill(tmp_path)
     output, fresh = tmp_path / "out", tmp_path / "fresh"
     # One worker takes the files in order, so that the last one is still to come.
@@ -264,7 +264,7 @@ def test_input_changed(tmp_path: Path, when: str, change: Callable[[Path], None]
 
 @pytest.mark.parametrize("name", ["staging", "manifest", "ledger", "index"] if FULL else ["ledger"])
 def test_links_in_the_record(mill: Mill, tmp_path: Path, name: str) -> None:
-    """A symbolic link in place of a folder of the record: refused; nothing is written or removed where it leads."""
+    """A symbolic link in place of a folder of the record: rejected; nothing is written or removed at its target."""
     output, outside = tmp_path / "out", tmp_path / "outside"
     outside.mkdir()
     (outside / "keep.txt").write_text("precious")
@@ -282,7 +282,7 @@ def test_links_in_the_record(mill: Mill, tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["plan.json", "ledger/f00.parquet", "manifest/f00.json"] if FULL else ["plan.json"])
 def test_links_to_files(mill: Mill, tmp_path: Path, name: str) -> None:
-    """A symbolic link in place of a file of the record: the file that it leads to stays as it is."""
+    """A symbolic link in place of a file of the record: its target stays as it is."""
     output, outside = tmp_path / "out", tmp_path / "keep.txt"
     outside.write_text("precious")
     link = record_of(output) / name
@@ -300,7 +300,7 @@ def test_links_to_files(mill: Mill, tmp_path: Path, name: str) -> None:
 @pytest.mark.skipif(not FULL, reason="a part of `make test-hostile`; a smaller one is in tests/integration")
 @pytest.mark.parametrize("attempt", range(6))
 def test_two_pipelines_into_one_output(mill: Mill, tmp_path: Path, attempt: int) -> None:
-    """Two different pipelines into one output at once: no mixture passes for done; started over, either completes."""
+    """Two different pipelines into one output at once: never a complete mixture; started over, either completes."""
     output = tmp_path / "out"
     mill.expected("whole.yaml")
     other = (mill.folder / "whole.yaml").read_text().replace("min_words: 50", "min_words: 150")
@@ -341,7 +341,7 @@ time_t time(time_t *at) {
 @pytest.mark.skipif(not FULL or shutil.which("cc") is None, reason="a part of `make test-hostile`, with a C compiler")
 @pytest.mark.parametrize("when", ["during", "resume"])
 def test_clock_set_back(mill: Mill, tmp_path: Path, when: str) -> None:
-    """The clock ten years back, in a whole run or only when it is resumed: the same bytes."""
+    """The clock set back ten years, for a whole run or only when it resumes: the same bytes."""
     (tmp_path / "clock.c").write_text(CLOCK)
     library = tmp_path / "clock.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "clock.c", "-ldl"], check=True)

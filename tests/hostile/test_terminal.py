@@ -18,7 +18,7 @@ STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def test_what_is_written_out() -> None:
-    """Escape sequences and marks of direction in a text to show: written out, and nothing else is changed."""
+    """Escape sequences and bidirectional marks in displayed text: escaped, and nothing else is changed."""
     assert printable("a\tb\nc é 漢 👍") == "a\tb\nc é 漢 👍"
     assert printable(EVIL) == r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\u2066\r\x08"
 
@@ -45,7 +45,7 @@ def said(*command: str) -> str:
 
 
 def test_no_command_hands_it_on(desk: Path, record_property: Callable[[str, object], None]) -> None:
-    """Escape sequences in documents, ids, file names and recipes: no command hands one on to the terminal."""
+    """Escape sequences in documents, ids, file names and recipes: no command passes one to the terminal."""
     answers = {
         "plan": said("plan", "r.yaml"),
         "run": said("run", "r.yaml", "--workers", "0", "--all", "--error-budget", "none"),

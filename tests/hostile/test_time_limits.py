@@ -112,7 +112,7 @@ def run_here(folder: Path, stage: ProcessingStage, limit_s: float, **options: An
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda one: one.name)
 def test_exponential_expressions_in_a_worker(stage: ProcessingStage, tmp_path: Path, record_property: Any) -> None:
-    """A regular expression that takes exponential time, in a worker: its document is found and quarantined."""
+    """A regular expression that takes exponential time, in a worker: the document is found and quarantined."""
     record_property("tried", 1)
     assert run(tmp_path, stage, num_cpus=1, time_limit_s=1.0) == {"1-41": "time limit"}
 
@@ -127,14 +127,14 @@ def test_exponential_expressions_here(stage: ProcessingStage, tmp_path: Path, re
 
 @pytest.mark.skipif(not FULL, reason="takes half a minute; made by make test-hostile")
 def test_a_native_loop_in_a_worker(tmp_path: Path, record_property: Any) -> None:
-    """Native code that never returns and holds the interpreter: its worker is ended, the document quarantined."""
+    """Native code that never returns and holds the interpreter lock: its worker is killed, the document quarantined."""
     record_property("tried", 1)
     assert run(tmp_path, Stuck(), num_cpus=1, time_limit_s=1.0) == {"1-41": "time limit"}
 
 
 @pytest.mark.skipif(not FULL, reason="replaces workers; made by make test-hostile")
 def test_stages_that_are_merely_slow(tmp_path: Path, record_property: Any) -> None:
-    """A batch that takes longer than the limit for a document: nothing is quarantined."""
+    """A batch that takes longer than the limit per document: nothing is quarantined."""
     record_property("tried", 2)
     stopped: list[str] = []
 
@@ -151,7 +151,7 @@ def test_stages_that_are_merely_slow(tmp_path: Path, record_property: Any) -> No
 
 @pytest.mark.skipif(not FULL, reason="starts a program; made by make test-hostile")
 def test_the_signal_is_given_back(tmp_path: Path, record_property: Any) -> None:
-    """A program with a handler for SIGALRM of its own: left alone, and without one nothing is left behind."""
+    """A program with its own SIGALRM handler: the handler is kept, and without one none is left behind."""
     record_property("tried", 2)
     script = """
         import signal, sys

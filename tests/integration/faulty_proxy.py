@@ -42,7 +42,7 @@ class FaultyProxy(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are no news here."""
+        """Clients that disconnect are expected here."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""`gristmill doctor OUTPUT`: a planted bottleneck is found, and the suggested change gives what was promised.
+"""`gristmill doctor OUTPUT`: a planted bottleneck is found, and the suggested change delivers the promised gain.
 
 Stages sleep instead of computing, so that other work on the machine does not decide.
 """
@@ -78,7 +78,7 @@ def check_gain(advice: Suggestion, before: dict[str, Any], after: dict[str, Any]
 
 @pytest.fixture(scope="module", autouse=True)
 def _started(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The first run of a process starts the fork server, which is no part of what is compared."""
+    """The first run of a process starts the fork server, which is not part of the comparison."""
     place = tmp_path_factory.mktemp("first")
     run(place / "out", JsonlReader(write_input(place / "in", files=2, documents=2)), Sleep(0.0))
 

@@ -82,7 +82,7 @@ class Even(ProcessingStage):
 
 
 class Halves(ProcessingStage):
-    """Gives two batches for each one."""
+    """Returns two batches for each one."""
 
     name = "halves"
     resources = Resources(cpus=0.5)
@@ -391,7 +391,7 @@ def test_a_subclass_of_a_batch_arrives_with_its_attributes(source: Path) -> None
 
 
 class Assassin:
-    """Kills a random busy worker again and again while a run goes on, each time after some tasks were finished.
+    """Repeatedly kills a random busy worker during a run, each time after some tasks were finished.
 
     It comes at random moments; at the latest when as many tasks again are finished, however fast the run is.
     """
@@ -745,7 +745,7 @@ def test_old_workers_are_replaced_and_no_stage_gets_more_than_it_may(source: Pat
 
 
 class Hungry(ProcessingStage):
-    """Needs 150 MB for every batch, and gives them back."""
+    """Needs 150 MB for every batch, and releases them."""
 
     name = "hungry"
 

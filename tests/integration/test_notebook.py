@@ -1,4 +1,4 @@
-"""A real kernel runs a real notebook: things show themselves, and progress is no escape codes."""
+"""A real kernel runs a real notebook: objects are displayed, and progress contains no escape codes."""
 
 from __future__ import annotations
 

@@ -312,7 +312,9 @@ def test_the_flame_graph_zooms_searches_and_follows_the_keyboard(browser: Browse
 
     assert box("_ngrams")["width"] == pytest.approx(50)
     assert box("_ngrams")["level"] == "4"
-    assert box("_ngrams")["label"] == "_ngrams (gristmill/kernels/ngrams.py): 3.00 s, 50.0 % of all, mostly kernels"
+    assert (
+        box("_ngrams")["label"] == "_ngrams (gristmill/kernels/ngrams.py): 3.00 s, 50.0 % of the total, mostly kernels"
+    )
     assert [box(name)["left"] for name in ("jsonl_reader", "filters", "mine")] == pytest.approx(
         [0, 100 / 6, 75], abs=0.01
     )
@@ -320,7 +322,7 @@ def test_the_flame_graph_zooms_searches_and_follows_the_keyboard(browser: Browse
     browser.run("document.querySelector('#search').value = 'NGRAMS';"
                 "document.querySelector('#search').dispatchEvent(new Event('input'))")  # fmt: skip
     assert "hit" in box("_ngrams")["hit"]
-    assert "50.0 % of all (3.00 s)" in browser.text(".tools")
+    assert "50.0 % of the total (3.00 s)" in browser.text(".tools")
 
     def press(*keys: str) -> str:
         for key in keys:

@@ -218,7 +218,7 @@ def test_records_that_are_not_documents(browser: Browser, shared_data: Path, tmp
     stages = [WarcReader(source, fields=["url", "html"]), ParquetWriter(str(output))]
     Pipeline("pages", stages=stages).run(LocalExecutor({"num_cpus": 0}), progress=False)
     browser.open(page_of(output))
-    assert browser.text("[data-skipped]").startswith("warc_reader found what is not a document: request ")
+    assert browser.text("[data-skipped]").startswith("warc_reader skipped what is not a document: request ")
     is_clean(browser)
 
 
@@ -233,7 +233,7 @@ def test_without_history_the_page_says_so(browser: Browser, english: Path, tmp_p
     finally:
         place.write_bytes(kept)
     browser.open(page)
-    assert "no record of how speed and memory went" in browser.text("#speed")
+    assert "Speed and memory over time were not recorded" in browser.text("#speed")
 
 
 # --- runs that went wrong, and documents that mean harm ---
@@ -287,8 +287,8 @@ Pipeline("waiting", stages=stages).run(executor=LocalExecutor({"num_cpus": 0}), 
         child.wait()
     assert not (record_of(tmp_path / "out") / "report.html").exists()
     browser.open(page_of(tmp_path / "out"))
-    assert "No end of this run is recorded" in browser.text("header")
-    assert "1 partition of 2 committed" in browser.text("header")
+    assert "This run has not finished" in browser.text("header")
+    assert "1 of 2 partitions, those committed so far" in browser.text("header")
     assert browser.text("#flow-read") == browser.text("#flow-kept") == "1"
     is_clean(browser)
 

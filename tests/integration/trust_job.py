@@ -77,7 +77,7 @@ def trimmed(text: str) -> str:
 
 
 def make_input(folder: Path, *, files: int, rows: int = 30) -> Path:
-    """JSONL files with something for every stage, and a line that is no record."""
+    """JSONL files with something for every stage, and a line that is not a record."""
     folder.mkdir(parents=True)
     for file in range(files):
         lines = []

@@ -71,8 +71,8 @@ def train(
 ) -> None:
     """Train a classifier on DATA, a JSONL file (optionally .gz) with a text and a label per line, or a folder of them.
 
-    Part of the texts is held out; accuracy and confusion matrix on it are printed and written to evaluation.json beside
-    the model, and for labels that are whole numbers, such as grades, how close the predictions are. An existing
+    Holds out part of the texts, prints the accuracy and confusion matrix on them (for whole-number labels such as
+    grades, also how close the predictions are) and writes both to evaluation.json next to the model. An existing
     classifier in OUT is replaced only when the new one is complete. Use the result with
     DistributedDataClassifier(model_identifier=OUT), or with LinearClassifier(model_path=OUT) for --kind linear.
     """

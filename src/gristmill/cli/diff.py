@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gristmill.cli.main import DONE, FAILED, common_options, echo, json_option, print_json
+from gristmill.ledger.ask.diff import SHOWN
 
 
 @click.command("diff")
@@ -49,16 +50,16 @@ def command(
         for row in rows:
             echo(f"  {line(row)}")
         if len(found.frame) > limit:
-            echo(f"  … and {len(found.frame) - limit} more (--limit)")
+            echo(f"  … and {len(found.frame) - limit:,} more (--limit)")
         if found.untracked:
-            echo(f"Not compared: {found.untracked} decisions about rows of unknown origin.")
+            echo(f"Not compared: {found.untracked:,} decisions about rows of unknown origin.")
     ctx.exit(FAILED if len(found.frame) else DONE)
 
 
 def line(row: dict[str, Any]) -> str:
     """One document on one line."""
-    name = row["id"] or f"{row['partition']}#{row['row']}"
-    return f"{row['change']}: {name}: {_told(row, 'before')} → {_told(row, 'after')}"
+    name, change = row["id"] or f"{row['partition']}#{row['row']}", row["change"]
+    return f"{SHOWN.get(change, change)}: {name}: {_told(row, 'before')} → {_told(row, 'after')}"
 
 
 def _told(row: dict[str, Any], when: str) -> str:

@@ -40,7 +40,7 @@ def create(index: str, **options: Any) -> None:
     with before_the_run():
         settings = FuzzyDeduplicationWorkflow(output_path="unused", **options).index_settings()
         FuzzyIndex.create(index, settings)
-    echo(f"Made the index {index}. Use it with: gristmill dedup fuzzy INPUT OUTPUT --against {index}")
+    echo(f"Created the index {index}. Use it with: gristmill dedup fuzzy INPUT OUTPUT --against {index}")
 
 
 @command.command("show")
@@ -87,6 +87,6 @@ def _print(index: Any, *, as_json: bool) -> None:
         shown = [{"name": one["name"], "partitions": len(one["partitions"])} for one in sources]
         print_json({"index": index.path, "settings": index.settings, "sources": shown, "duplicates": gone})
         return
-    echo(f"{index.path}: {plural(len(sources), 'source')}, {plural(gone, 'duplicate')} in all of them together")
+    echo(f"{index.path}: {plural(len(sources), 'source')}, {plural(gone, 'duplicate')} in total")
     for one in sources:
         echo(f"  {one['name']}: {plural(len(one['partitions']), 'partition')}")

@@ -53,7 +53,7 @@ def keep_standard_input(output: str | None, record_path: str | None, filetype: F
 
 
 def _place(folder: RunFolder, filetype: Format, head: bytes) -> str:
-    """Path of the copy; its extension tells readers the format."""
+    """Path of the copy; its extension indicates the format."""
     kind = recognise(head[:HEAD_BYTES]) or ""
     ending = ".zip" if (filetype, kind) == ("archive", "zip") else FORMATS[filetype].extensions[0]
     ending += f".{CODEC_KINDS[kind]}" if kind in CODEC_KINDS else ""

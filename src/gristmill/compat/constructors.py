@@ -14,7 +14,7 @@ from gristmill.errors import NotSupportedError, did_you_mean
 
 Keywords = dict[str, Any]
 Adapter = Callable[[Any, Keywords], Keywords]
-"""Takes the keywords of a call out of which it returns those to set on the made object."""
+"""Removes keywords from a call; returns those to set on the new object as attributes."""
 
 _UNCHANGED: Mapping[str, tuple[Any, ...]] = {
     "encoding": (None, "utf-8", "utf8"),
@@ -24,7 +24,7 @@ _UNCHANGED: Mapping[str, tuple[Any, ...]] = {
     "orient": ("records",),
     "typ": ("frame",),
 }
-"""Options of pandas with the values that ask for what happens anyway; others cannot be done."""
+"""Options of pandas with the values that match Gristmill's behaviour; other values are not supported."""
 _NO_EFFECT = frozenset(
     {
         *("block_size", "chunksize", "convert_dates", "date_format", "date_unit", "dtype", "dtype_backend", "engine"),
@@ -32,7 +32,7 @@ _NO_EFFECT = frozenset(
         "use_threads",
     }
 )
-"""Options of pandas and PyArrow that decide how a frame is made, not what is in it."""
+"""Options of pandas and PyArrow that affect how a frame is built, not its content."""
 _READER_KEYS = frozenset({"batch_bytes", "errors", "max_record_bytes", "storage_options"})
 _WRITER_KEYS = frozenset({"compression", "storage_options"})
 
@@ -62,13 +62,13 @@ def _reader(stage: Any, keywords: Keywords) -> Keywords:
 
 
 def _reader_stage(stage: Any, keywords: Keywords) -> Keywords:
-    """The second halves of readers: `read_kwargs` holds what are parameters here."""
+    """The second part of a reader: `read_kwargs` contains what are parameters here."""
     given = keywords.pop("read_kwargs", None) or {}
     mapped = _mapped(type(stage).__name__, "read_kwargs", given, set(_READER_KEYS))
     for option in ("_generate_ids", "_assign_ids"):
         if keywords.pop(option, False):
             raise NotSupportedError(
-                f"{type(stage).__name__}({option}=True): give it to JsonlReader or ParquetReader, which add the stage "
+                f"{type(stage).__name__}({option}=True): pass it to JsonlReader or ParquetReader, which add the stage "
                 "that assigns ids."
             )
     keywords.pop("allow_empty", None)  # a file without records is no error here
@@ -77,7 +77,7 @@ def _reader_stage(stage: Any, keywords: Keywords) -> Keywords:
 
 
 def _writer(stage: Any, keywords: Keywords) -> Keywords:
-    """Writers: options of pandas are mapped or named, and the ending of files can be chosen."""
+    """Writers: options of pandas are mapped or named, and the file extension can be chosen."""
     if keywords.get("write_kwargs") is not None:
         keywords["write_kwargs"] = _mapped(
             type(stage).__name__, "write_kwargs", keywords["write_kwargs"], set(_WRITER_KEYS)
@@ -96,7 +96,7 @@ def _scorer(stage: Any, keywords: Keywords) -> Keywords:
 
 
 def _accepting(**known: tuple[Any, ...]) -> Adapter:
-    """Takes options of which only these values can be done."""
+    """Accepts options with these values only."""
 
     def adapter(stage: Any, keywords: Keywords) -> Keywords:
         for option, values in known.items():
@@ -153,12 +153,12 @@ ADAPTERS: Mapping[str, Adapter] = {
         dry_run=(False,),
     ),
 }
-"""The classes whose constructors take more by the old name."""
+"""The classes whose constructors accept more parameters under the old name."""
 _originals: dict[type, Any] = {}
 
 
 def adapt(cls: type) -> None:
-    """Let the constructor of a class take the parameters that it has in NeMo Curator; does nothing for most."""
+    """Make the constructor of a class accept its NeMo Curator parameters; does nothing for most classes."""
     adapter = ADAPTERS.get(cls.__name__)
     if adapter is None or cls in _originals:
         return
@@ -175,7 +175,7 @@ def adapt(cls: type) -> None:
 
 
 def restore() -> None:
-    """Give every class its own constructor back."""
+    """Restore every class's own constructor."""
     for cls, original in _originals.items():
         cls.__init__ = original  # type: ignore[misc]
     _originals.clear()
@@ -222,7 +222,7 @@ def _mapped(owner: str, parameter: str, given: Mapping[str, Any], known: set[str
 def _only(owner: str, option: str, value: Any, known: tuple[Any, ...]) -> None:
     if value not in known:
         raise NotSupportedError(
-            f"{owner}({option}={value!r}) is not supported; give {' or '.join(map(repr, dict.fromkeys(known)))}.",
+            f"{owner}({option}={value!r}) is not supported; pass {' or '.join(map(repr, dict.fromkeys(known)))}.",
             key=option,
         )
 
@@ -230,7 +230,7 @@ def _only(owner: str, option: str, value: Any, known: tuple[Any, ...]) -> None:
 def _ending(owner: str, ending: str, known: tuple[str, ...]) -> str:
     if ending not in known:
         raise NotSupportedError(
-            f"{owner}(file_extension={ending!r}): the ending tells what a file holds; give "
+            f"{owner}(file_extension={ending!r}): the extension determines the format; pass "
             f"{' or '.join(map(repr, known))}.",
             value=ending,
         )

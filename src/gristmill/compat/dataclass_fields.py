@@ -33,7 +33,7 @@ def add_fields(cls: type) -> None:
 
     def call_constructor(self: Any) -> None:
         given = {name: getattr(self, name) for name in parameters}
-        # Only what was given: some constructors tell an option that was set from one that was not.
+        # Only the arguments passed: some constructors distinguish an option that was set from an omitted one.
         given = {name: value for name, value in given.items() if value is not parameters[name].default}
         also = {name: value for name in extra if (value := vars(self).pop(name, None)) is not None}
         if "file_extension" in also:
@@ -49,7 +49,7 @@ def add_fields(cls: type) -> None:
 
 
 def remove_fields() -> None:
-    """Take back what `add_fields` did."""
+    """Undo `add_fields`."""
     for cls in _prepared:
         for attribute in _SET:
             delattr(cls, attribute)

@@ -167,7 +167,7 @@ class Work:
         self.results: dict[int, list[Task[Any]]] = {}
         self.trail = Trail()
         self._root = root
-        # Unfinished partitions only; there can be so many that keeping the others would matter.
+        # Unfinished partitions only, because there can be very many.
         self._left = {partition.index: partition for partition in partitions}
         self._total = len(self._left)
         self._open: dict[int, _Open] = {}

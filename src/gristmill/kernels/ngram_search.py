@@ -42,7 +42,7 @@ Numbers = npt.NDArray[np.uint32]
 Sizes = npt.NDArray[np.uint8]
 
 LONGEST = 64
-"""The most words of an n-gram."""
+"""Maximum number of words of an n-gram."""
 _BASE = np.uint64(0xD6E8FEB86659FD93)
 _SIZE = np.uint64(0x9E3779B97F4A7C15)
 _UNDERSCORE = np.uint32(ord("_"))
@@ -50,16 +50,16 @@ _BETWEEN = np.uint8(0x20)
 _SIX = np.uint64(63)
 _HEAD = 8
 _MANY = 16
-"""So many bytes of a window that are not ASCII make it better to go through all of it character by character."""
+"""With this many non-ASCII bytes in a window, it is faster to process all of it character by character."""
 _masks = byte_masks(LETTERS + DIGITS, WHITE, WIDE)
 _DIGIT_BITS = 11
 _DIGITS = 1 << _DIGIT_BITS
 _FEW = 64
-"""So many numbers are sorted by comparisons in no more time."""
+"""Up to this many numbers, sorting by comparison is no slower."""
 _BLOCK_BITS = 6
-"""Words of a block, of which it is known which items it has; about as many as an item has."""
+"""log2 of the number of words in a block, whose items are indexed: about the length of an item."""
 _SUMS = (1 << 16) - 1
-"""The highest place of an item among the sums of a text."""
+"""Maximum index of an item among the sums of a text."""
 
 
 @routine
@@ -80,7 +80,7 @@ def _words(data, begin, end, pages, codes, tokens, starts, ends, heads, longs):
             inside = (wide & (~wide + ONE)) - ONE
         taken = left
         if wide != ZERO or at + left < end:
-            # The last word may go on.
+            # The last word may continue.
             taken = WINDOW - leading_zeros(blank & inside)
         if taken > 0:
             inside = ALL >> np.uint64(WINDOW - taken)
@@ -110,7 +110,7 @@ def _words(data, begin, end, pages, codes, tokens, starts, ends, heads, longs):
                 made += 1
             at += taken
             continue
-        # Character by character, to the end of the word after what is not ASCII, or further in such a text.
+        # Character by character, to the end of the word after the non-ASCII bytes, or further in such a text.
         stop_at = at + (WINDOW if bit_count(wide) > _MANY else trailing_zeros(wide) + 1)
         token, known = WORD_SEED, 0
         while at < end and (known > 0 or at < stop_at):
@@ -137,7 +137,7 @@ def _words(data, begin, end, pages, codes, tokens, starts, ends, heads, longs):
         if known > 0:
             tokens[made], heads[made] = token, ZERO
             made += 1
-    # The last eight may go beyond what was made: there is room, and what is there is not read.
+    # The last eight may extend beyond the hashes: there is room, and those values are not read.
     for place in range(0, made, LANES):
         hash_heads(tokens, heads, place)
     ascii_codes = np.int64(pages[0]) * 256
@@ -298,7 +298,7 @@ def search_grams(
     filter_bits: Integers,
     plain: Bytes,
 ) -> tuple[Integers, Integers, Integers, Integers]:
-    """The n-grams of texts that are in the index: the text, the number in the index, and the bytes from and to.
+    """The n-grams of texts that are in the index: the text, the number in the index, first and last byte.
 
     `sizes` says how many words are hashed; each size has a filter of its own, of which `filter_bits` says how large it
     is. Hits come in the order of the texts, of `sizes`, and of their places.
@@ -322,7 +322,7 @@ def search_grams(
             size = sizes[which]
             passed = _filtered(tokens, count, size, filter_words, filter_start, filter_bits[which], near, near_firsts)
             filter_start += 1 << filter_bits[which]
-            # What is looked up is touched first, all of it, so that the processor waits for many loads at a time.
+            # Everything to look up is touched first, so that the processor waits for many loads at once.
             for place in range(passed):
                 longs[place] = np.int64(directory[near[place] >> directory_shift])
             for place in range(passed):
@@ -366,7 +366,7 @@ def search_grams(
 
 @routine
 def _filtered(tokens, count, size, filter_words, filter_start, filter_bits, near, firsts):
-    """Fill `near` and `firsts` with the hash and the first word of the n-grams that pass the filter; how many."""
+    """Fill `near` and `firsts` with the hash and the first word of the n-grams that pass the filter; their number."""
     power, roll = _power(size), np.uint64(0)
     salt = np.uint64(size) * _SIZE
     shift = np.uint64(64 - filter_bits)
@@ -486,7 +486,7 @@ def _item_of(word, item_bounds, blocks):
 
 @routine
 def _drop_hopeless(words, groups, count, items, group_sizes, item_bounds, blocks, searched, min_share, sums):
-    """Keep, of `count` places in items, those in items that may reach `min_share`; returns how many are left.
+    """Keep those of `count` places that are in items that may reach `min_share`; returns their number.
 
     `sums` has zeros and room for the words of all n-grams found in an item. Items may share a place there, which makes
     a sum too high and never too low. Most n-grams are short phrases, found alone in each of many items.
@@ -518,7 +518,7 @@ def score_items(
     searched: Integers,
     min_share: float,
 ) -> tuple[Integers, Integers, npt.NDArray[np.float64], Integers, Integers, Integers]:
-    """How much of which items each text has, from the n-grams that were found in it.
+    """The share of each item that each text contains, from the n-grams found in it.
 
     Hits of text `t` are `hit_bounds[t]` to `hit_bounds[t + 1]`: numbers of n-grams and the bytes from and to. The
     n-gram `g` begins at the words `postings[posting_bounds[g]:posting_bounds[g + 1]]`, and item `i` has the words
@@ -545,7 +545,7 @@ def score_items(
         heads, tails = np.empty(found, np.int64), np.empty(found, np.int64)
         taken = np.empty(found, np.int64)
         known = 0
-        # Loads that depend on nothing before them come first, so that the processor waits for many at a time.
+        # Independent loads come first, so that the processor waits for many at once.
         for at in range(found):
             gram = hits[sources[at]]
             if at == 0 or gram != hits[sources[at - 1]]:

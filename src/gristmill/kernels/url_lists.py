@@ -16,12 +16,12 @@ from gristmill.kernels.url_parts import END, EXTENSION, FLAGS, HOST, HOST_END, I
 
 Hashes = npt.NDArray[np.uint64]
 
-# What is known of a key of the table, in its low bits.
+# Flags of a key of the table, in its low bits.
 WHOLE_DOMAIN = 1
 SOME_URLS = 2  # of the domain
 WHOLE_URL = 4
 
-# What `find_listed` gives.
+# The results of `find_listed`.
 LISTED_DOMAIN = 1
 LISTED_URL = 2
 
@@ -65,7 +65,7 @@ def _lookup(table, key):
 
 @leaf
 def _without_www(data, begin, end):
-    """Where a host begins if `www.` is no part of it."""
+    """Where a host begins without `www.`."""
     if end - begin > 4 and data[begin + 3] == 46:
         for at in range(begin, begin + 3):
             if data[at] | 32 != 119:

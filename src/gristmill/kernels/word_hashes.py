@@ -134,7 +134,7 @@ def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
             # What comes character by character ends behind what is not looked at here, or later in such a text.
             stop_at = min(end, at + (WINDOW if bit_count(high) > _MANY else taken + 1))
             if taken > 0 and (words >> np.uint64(taken - 1)) & ONE != ZERO and at + taken < end:
-                # The last word may go on.
+                # The last word may continue.
                 taken = 64 - leading_zeros(inside & ~words)
         if taken > 0:
             inside = ALL >> np.uint64(64 - taken)
@@ -179,7 +179,7 @@ def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
             elif code < BLANK:
                 symbols += width
             at += width
-    # The last eight may go beyond what was made: there is room, and what is there is not read.
+    # The last eight may extend beyond the hashes: there is room, and those values are not read.
     for place in range(first, made, LANES):
         hash_heads(tokens, heads, place)
     ascii_codes = np.int64(pages[0]) * 256

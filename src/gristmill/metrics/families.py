@@ -69,9 +69,9 @@ FAMILIES: dict[str, Family] = {
     "queue_bytes": Family("gauge", "Bytes of documents queued for a segment.", ("segment",)),
     # --- memory and machine ---
     "memory_bytes": Family("gauge", "Memory of all processes of the run."),
-    "shared_bytes": Family("gauge", "The part of it in queues between workers."),
+    "shared_bytes": Family("gauge", "The part of this memory in queues between workers."),
     "machine_memory_bytes": Family("gauge", "Memory limit of this machine or container."),
-    "machine_memory_available_bytes": Family("gauge", "The part of it that is available."),
+    "machine_memory_available_bytes": Family("gauge", "The part of this memory that is available."),
     "machine_cpu_seconds": Family("counter", "CPU time of this machine, over all cores.", ("mode",)),
     "gpu_memory_used_bytes": Family("gauge", "Used memory of a GPU of this machine.", ("gpu",)),
     "gpu_memory_total_bytes": Family("gauge", "Memory of a GPU of this machine.", ("gpu",)),

@@ -57,11 +57,11 @@ class MonitorStatus:
             lines.append(f"Grafana: {self.grafana.url} (process {self.grafana.pid})")
         elif find_grafana() is None:
             lines.append(
-                f"Grafana: is not installed ({_GET_GRAFANA}). Everything it needs is in {self.files.grafana}; with "
+                f"Grafana: not installed ({_GET_GRAFANA}). Everything it needs is in {self.files.grafana}; with "
                 f"Docker: docker compose -f {self.files.compose} up -d grafana"
             )
         else:
-            lines.append("Grafana: does not run")
+            lines.append("Grafana: not running")
         runs = ", ".join(self.targets) or "none (start them with --metrics-port 0)"
         lines.append(f"Watched runs: {runs}")
         lines.append(f"Files: {self.files.folder}")
@@ -125,7 +125,7 @@ class Monitor:
             where = "on the path" if folder is None else f"in {folder}"
             raise UsageError(
                 f"There is no Prometheus {where}. Install it (Debian and Ubuntu: apt install prometheus; others: "
-                f"{_GET_PROMETHEUS}) and run this again. A Prometheus of your own can use "
+                f"{_GET_PROMETHEUS}) and run this again. Your own Prometheus can use "
                 f"{self.files.prometheus}; with Docker: docker compose -f {self.files.compose} up -d",
                 config=str(self.files.prometheus),
             )
@@ -136,7 +136,7 @@ class Monitor:
     def start_grafana(
         self, port: int, folder: str | os.PathLike[str] | None = None, ini: str | os.PathLike[str] | None = None
     ) -> Server:
-        """The same for Grafana; `ini` is its configuration, if it is another one than ours.
+        """The same for Grafana; `ini` is its configuration, if it is not ours.
 
         Raises:
             UsageError: There is none, or it does not start.
@@ -157,7 +157,7 @@ class Monitor:
             return [name for name, server in servers.items() if server is not None and server.stop()]
 
     def status(self) -> MonitorStatus:
-        """What runs."""
+        """The running services."""
         state = self._read()
         targets = []
         for file in sweep_targets():
@@ -172,7 +172,7 @@ class Monitor:
             state[name] = server.record()
 
     def watch_ray(self, folder: str | os.PathLike[str], *, watch: bool = True) -> None:
-        """Watch the Ray cluster with this temporary folder too, or no more."""
+        """Start or stop watching the Ray cluster with this temporary folder."""
         with self._changed() as state:
             others = [one for one in state.get("ray", ()) if one != os.fspath(folder)]
             state["ray"] = [*others, os.fspath(folder)] if watch else others
@@ -204,14 +204,14 @@ class Monitor:
 
     @contextlib.contextmanager
     def _changed(self) -> Iterator[dict[str, Any]]:
-        """What is remembered, to be changed; two that do so wait for each other."""
+        """The stored state, for changes; concurrent changes wait for each other."""
         try:
             make_private(self.files.folder)
             lock = (self.files.folder / "lock").open("wb")
         except OSError as error:
             raise OutputError(
                 f"The folder of the monitor, {self.files.folder}, cannot be written: {error.strerror}. Set "
-                "XDG_STATE_HOME to a folder that can.",
+                "XDG_STATE_HOME to a writable folder.",
                 path=str(self.files.folder),
                 errno=error.errno,
             ) from error

@@ -24,7 +24,7 @@ RAY_DISCOVERY_FILE = "prom_metrics_service_discovery.json"
 
 
 def monitor_folder(metrics_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of the monitor: the given one, or that of this user on this machine."""
+    """The folder of the monitor: the one passed, or that of this user on this machine."""
     if metrics_dir is not None:
         return Path(metrics_dir).expanduser().absolute()
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"

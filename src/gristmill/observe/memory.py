@@ -280,7 +280,7 @@ def gpu_memory_gb(library: str = _NVML) -> float | None:
 
 
 class OutOfMemoryCounter:
-    """Tells whether the kernel's out-of-memory killer has acted since the last check.
+    """Detects whether the kernel's out-of-memory killer has acted since the last check.
 
     Reads the counter of our own control group if it has one, otherwise that of the machine, which also counts kills of
     unrelated processes.

@@ -100,14 +100,14 @@ class RunReport:
 
     def __str__(self) -> str:
         lines = [f"{self.pipeline}: {self.status} in {self.seconds:.1f} s"]
-        lines.append(f"{self.rows_read} documents read, {self.rows_written} kept, {self.quarantined} quarantined")
+        lines.append(f"{self.rows_read:,} documents read, {self.rows_written:,} kept, {self.quarantined:,} quarantined")
         for stage in self.stages:
             for reason, number in sorted(stage.dropped.items(), key=lambda pair: -pair[1]):
-                lines.append(f"  {number:>8} dropped by {stage.name}: {reason}")
+                lines.append(f"  {number:>8,} dropped by {stage.name}: {reason}")
             for cause, number in stage.quarantined.items():
-                lines.append(f"  {number:>8} quarantined by {stage.name}: {cause}")
+                lines.append(f"  {number:>8,} quarantined by {stage.name}: {cause}")
             for kind, number in stage.skipped.items():
-                lines.append(f"  {number:>8} skipped by {stage.name}, not documents: {kind}")
+                lines.append(f"  {number:>8,} skipped by {stage.name}, not documents: {kind}")
             if "llm_requests" in stage.custom:
                 lines.append(f"  {stage.name}: {model_usage(stage.custom, stage.busy_s)}")
         lines.extend([sentence(self.left_out)] if self.left_out else [])

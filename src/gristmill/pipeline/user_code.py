@@ -117,7 +117,7 @@ def attributes(thing: Any, *, private: bool = True, places: bool = False) -> dic
         private: Include attributes that begin with an underscore, except those that are only set while processing.
         places: Include attributes whose names say that they hold paths.
     """
-    held = object.__getstate__(thing)  # a dictionary, None, or a pair of these where there are slots
+    held = object.__getstate__(thing)  # a dictionary, None, or a pair of these for a class with slots
     state: dict[str, Any] = {}
     for part in held if isinstance(held, tuple) else (held,):
         state.update(part or {})

@@ -417,7 +417,7 @@ def substitute(
 def _no_value(name: str, spare: Collection[str]) -> str:
     if _VARIABLE.fullmatch(name):
         return (
-            f"the variable {name!r} has no value. Set it with --set {name}=VALUE, or give it a default under "
+            f"the variable {name!r} has no value. Set it with --set {name}=VALUE, or add a default under "
             f"'variables:'.{did_you_mean(name, spare)}"
         )
     return f"'${{{name}}}' is not a variable: a name is letters, digits and underscores. Write '$${{' for '${{'."

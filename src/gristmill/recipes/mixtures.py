@@ -1,4 +1,4 @@
-"""Mixtures as YAML: the sources of a training set and how much of each; see `docs/how-to/mix-sources.md`."""
+"""Mixtures as YAML: the sources of a training set and how much of each; see `docs/how-to/shuffle-and-mix.md`."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def _refuse_targets(value: Any, path: Path, problems: Problems) -> None:
     """Report objects inside parameters: only filters, modifiers, resources and rankings may be such."""
     if isinstance(value, Mapping):
         if TARGET in value:
-            problems.add(path, f"a parameter cannot be an object ('{TARGET}: {value[TARGET]}'). Give plain values.")
+            problems.add(path, f"a parameter cannot be an object ('{TARGET}: {value[TARGET]}'). Use plain values.")
             return
         for key, item in value.items():
             _refuse_targets(item, (*path, key), problems)

@@ -28,7 +28,7 @@ from gristmill.storage.formats import format_of
 
 CROISSANT = "_croissant.json"
 REQUIRED = ("name", "description", "license", "url", "creator", "datePublished")
-"""What Croissant 1.0 requires of every dataset besides its type and version."""
+"""What Croissant 1.0 requires of every dataset in addition to its type and version."""
 _LOOKED_AT = 200
 _TYPES = {str: "sc:Text", bool: "sc:Boolean", int: "sc:Integer", float: "sc:Float"}
 _FORMATS = {"jsonl": "application/jsonlines", "parquet": "application/x-parquet", "csv": "text/csv"}

@@ -197,8 +197,8 @@ class LedgerDigest:
                 group.is_lower = bool(scores[0] < group.threshold)
                 group.scores = ScoreDistribution([group.threshold])
             same = thresholds == group.threshold
-            nobody = np.zeros(int(same.sum()), np.bool_)
-            group.scores.add(scores[same], nobody, ~nobody)
+            none = np.zeros(int(same.sum()), np.bool_)
+            group.scores.add(scores[same], none, ~none)
         missing = self.examples - len(group.examples)
         if missing > 0:
             chosen = places[np.unique(np.linspace(0, len(places) - 1, min(missing, len(places))).astype(int))]
@@ -320,7 +320,7 @@ def _numbers(column: pa.ChunkedArray) -> Floats:
 
 
 def _integers(column: pa.ChunkedArray) -> Codes:
-    """A column of whole numbers; -1 where there is none."""
+    """A column of whole numbers; -1 for null."""
     if not column.null_count:
         return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     array = column.chunk(0)

@@ -1,4 +1,4 @@
-"""Finds the part of a text that a rule objects to, for rules that can tell, by the reason in the ledger."""
+"""Finds the part of a text that a rule objects to, by the reason in the ledger, for rules that can locate it."""
 
 from __future__ import annotations
 

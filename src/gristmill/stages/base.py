@@ -77,7 +77,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
             default limit of the local executor.
         default_time_limit_s: Maximum time for one document if `time_limit_s` is None and the executor's default is
             longer. Enforced in the same way: without a worker process, only Python code can be interrupted.
-        runs_without_gpu: If True, a stage that requests a GPU falls back to the CPU where there is none.
+        runs_without_gpu: If True, a stage that requests a GPU falls back to the CPU if there is none.
         needs_own_worker: If True, the stage does not share a worker with its neighbours (for example because it holds a
             model).
         overlaps_calls: The stage waits for a server. The local engine calls `process` for the next batch from another

@@ -148,7 +148,7 @@ class AtomicFile:
             return whole.nbytes
         with output_errors(self.path):
             while view:
-                # A raw file may take less than it is given (signals, a nearly full disk).
+                # A raw file may write less than requested (signals, a nearly full disk).
                 view = view[self._file.write(view) :]
         self._hash.update(whole)
         self.size += whole.nbytes

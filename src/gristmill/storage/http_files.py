@@ -259,7 +259,7 @@ class _Transfer:
                         "the server sent a different part of the file than was requested", answered=True
                     )
             else:
-                have = 0  # from the beginning: the file has changed, or the server gives no parts
+                have = 0  # from the beginning: the file has changed, or the server does not serve parts
                 self._begin(_validator(response), total)
             with open(self.path, "ab" if have else "wb", buffering=0) as file:
                 self._receive(response, file)

@@ -40,7 +40,7 @@ _BOM = b"\xef\xbb\xbf"
 _IS_SPACE = np.isin(np.arange(256), [9, 13, 32])
 _SKIP_BYTES = 1 << 20
 _OVERRUN_BYTES = 1 << 16
-# There is room for as many newlines as bytes.
+# Room for one newline per byte.
 _SCAN_BYTES = 1 << 17
 
 
@@ -320,7 +320,7 @@ class _FileReader:
                 elif kind not in (None, "jsonl", "json_array") and (
                     len(head) == HEAD_BYTES or (ended and self._part.whole)
                 ):
-                    # Planning did not look at this file. None of its lines is a record.
+                    # Planning did not inspect this file, and none of its lines is a record.
                     size = max(self._part.size, filled)
                     problem = str(mismatch(self._part.path, kind, "jsonl"))
                     detail = problem.removeprefix(f"{self._part.path} ").partition(". ")[0]

@@ -20,7 +20,7 @@ from gristmill.storage.formats import codec_of
 if TYPE_CHECKING:
     from gristmill.storage.json_records import JsonRecords
 
-# So much stays in the processor's cache between being put together and being written.
+# This much stays in the processor's cache between assembly and writing.
 _PIECE_BYTES = 1 << 19
 
 

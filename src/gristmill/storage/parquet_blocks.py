@@ -116,7 +116,7 @@ class Footers:
                     metadata = opened.metadata
                     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
                     # Most files have the same schema: one of them is kept for all. Schemas are equal for PyArrow when
-                    # only their metadata differ, which says here what is JSON: their bytes tell them apart.
+                    # only their metadata differ, which here says what is JSON: their bytes distinguish them.
                     schema = opened.schema_arrow
                     schema = self._schemas.setdefault(schema.serialize().to_pybytes(), schema)
                     rows = tuple(map(attrgetter("num_rows"), groups))

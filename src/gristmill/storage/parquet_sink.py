@@ -83,7 +83,7 @@ class ParquetSink:
             )
         if not data.num_rows:
             return
-        # Page borders follow chunk borders, so equal tables in different chunks would give different bytes.
+        # Page borders follow chunk borders, so equal tables in different chunks would produce different bytes.
         if any(column.num_chunks > 1 for column in data.columns):
             data = data.combine_chunks()
         with output_errors(self._file.path):

@@ -407,6 +407,6 @@ def partition_stem(relative: str, *, format: Format) -> str:
     )
     if clear:
         return f"{readable}~{mark}" if mark else readable
-    # Never a leading '_' or '.': such outputs would be passed over when the folder is read again.
+    # Never a leading '_' or '.': such outputs would be skipped when the folder is read again.
     safe = re.sub(r"[^A-Za-z0-9.,=+_-]+", "-", readable).strip("._-") or "file"
     return f"{safe[:_MAX_STEM_CHARS]}~{hashlib.sha256(relative.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"

@@ -74,7 +74,7 @@ def _place(chunk: pa.Array) -> tuple[int, int, int] | None:
 
 
 def restore_json(before: Columns, after: pa.Table) -> pa.Table:
-    """`after` with the columns marked that went out as JSON texts and came back as plain strings.
+    """`after` with columns marked that user code received as JSON texts and returned as plain strings.
 
     Polars has no such marks, and a replaced Arrow column loses them. A value that equals one of the original texts
     still stands for its JSON; any other is a plain string from the stage.

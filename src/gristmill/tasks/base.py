@@ -121,5 +121,5 @@ class FailedTask(SentinelTask):
 
     @property
     def reason(self) -> str:
-        """The reason, if the stage gave one."""
+        """The reason, if the stage stated one."""
         return str(self._metadata.get("reason", ""))

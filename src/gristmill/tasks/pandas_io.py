@@ -1,6 +1,6 @@
-"""The pandas door: columns out as an ordinary frame, and a frame back in as columns with every row accounted for.
+"""Pandas conversion: columns as an ordinary frame, and a frame as columns with every row accounted for.
 
-A frame that goes out has a RangeIndex with a private name. Filters, sorts and column assignments keep the labels and
+A converted frame has a RangeIndex with a private name. Filters, sorts and column assignments keep the labels and
 the name, so rows are recognised by them; a reset index or a merge loses the name, and then content decides. Labels are
 0..n-1, so `frame["x"] = pd.Series(values)` aligns as a user expects.
 """
@@ -42,7 +42,7 @@ def _nullable(kind: pa.DataType) -> Any:
 
 @functools.cache
 def introduce_pandas() -> None:
-    """Make PyArrow look for pandas, which it does just once and may have done when pandas was not to be loaded."""
+    """Make PyArrow look for pandas, which it does only once, possibly while loading pandas was deferred."""
     pa.table({}).to_pandas()
 
 
@@ -82,7 +82,7 @@ def index_tag(frame: pd.DataFrame) -> str | None:
 
 
 def positions_by_labels(frame: pd.DataFrame, tag: str, num_rows: int) -> Indices | None:
-    """The rows that the labels of `frame` name, or None when the index is not the one that went out as `tag`."""
+    """The rows that the labels of `frame` name; None if its index is not the one named `tag`."""
     if index_tag(frame) != tag or frame.index.nlevels != 1:
         return None
     labels = frame.index.to_numpy()
@@ -123,7 +123,7 @@ def _arrow_values(values: pd.Series[Any], name: str, before: Columns | None) -> 
         try:
             return one_chunk(pa.array(values, type=wanted, from_pandas=True)), False
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
-            pass  # the stage gave the column another type: infer it below
+            pass  # the stage changed the column's type: infer it below
     try:
         array = one_chunk(pa.array(values, from_pandas=True))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
@@ -134,7 +134,7 @@ def _arrow_values(values: pd.Series[Any], name: str, before: Columns | None) -> 
 
 
 def _converted(values: pd.Series[Any], wanted: pa.DataType) -> bool:
-    """Whether the stage gave the column another kind of value, though it could be turned back."""
+    """Whether the stage changed the kind of value of the column, even if the values can be converted back."""
     import pandas as pd
 
     kind = values.dtype
@@ -164,7 +164,7 @@ def json_text(value: Any) -> str:
         StageDefinitionError: JSON has no form for it.
     """
     text = json.dumps(value, ensure_ascii=False, default=_plain)
-    # Half of a surrogate pair has no UTF-8, but JSON can spell it.
+    # A lone surrogate has no UTF-8, but JSON can escape it.
     return text if text.isascii() or not _HALF.search(text) else json.dumps(value, default=_plain)
 
 

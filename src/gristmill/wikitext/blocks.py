@@ -14,7 +14,7 @@ _CELLS = re.compile(r"\|\||!!")
 
 
 def block_text(text: str, *, keep_tables: bool) -> str:
-    """The text with its line markup gone; headings of sections without text are omitted."""
+    """The text without its line markup; headings of sections without text are omitted."""
     lines: list[str] = []
     headings: list[tuple[int, int]] = []  # those that no text has followed yet: their level and place in `lines`
     tables: list[_Table] = []
@@ -112,12 +112,12 @@ class _Table:
             self.add(_MARKERS.sub("", line, count=1) if line[:1] in ("*", "#", ":", ";") else line)
 
     def add(self, line: str) -> None:
-        """A further line of the cell; before the first cell it belongs to nothing that is shown."""
+        """Add a line to the cell; before the first cell it is not shown."""
         if self._cells and line:
             self._cells[-1].append(line)
 
     def end_row(self) -> None:
-        """What has come since the last row is one."""
+        """Add the cells since the last row as a row."""
         cells = [" ".join(cell).replace(BREAK, " ").strip() for cell in self._cells]
         row = " | ".join(filter(None, cells))
         if row:

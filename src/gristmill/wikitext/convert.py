@@ -1,8 +1,7 @@
-"""The passes that turn wikitext into text, each linear in its length whatever it holds.
+"""The passes that turn wikitext into text, each linear in its length for any content.
 
-Markup is resolved from the inside out on one flat list of pieces with a stack of the brackets that are open, so
-nesting costs nothing and needs no recursion. Text that must no longer be treated as markup is protected by control
-characters, none of which XML allows in a dump.
+Markup is resolved from the inside out on a flat list of pieces with a stack of open brackets, without recursion. Text
+that must no longer be treated as markup is protected by control characters, which XML does not allow in a dump.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MAX_DEPTH = 40
 _BRACKETS = re.compile(r"(\{\{|\}\}|\[\[|\]\])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _SPACES = re.compile(r"  +")
-# `[` may not stand inside, so that no attempt reaches over the next one.
+# No `[` inside, so that no attempt extends beyond the next one.
 _EXTERNAL = re.compile(
     r"\[(?:https?:|ftp:|mailto:|news:|irc:)?(?://|(?<=:))[^\s\[\]<>]+[ \t]*([^\[\]\n]*)\]", re.IGNORECASE
 )
@@ -87,7 +86,7 @@ def to_text(wikitext: str, *, title: str = "", tables: Tables = "rows") -> str:
 
 
 def _resolve_brackets(text: str, title: str) -> str:
-    """The text with templates and links resolved; brackets that nothing closes stay, and go at the end."""
+    """The text with templates and links resolved; unclosed brackets are kept, and removed at the end."""
     pieces = _BRACKETS.split(text)
     if len(pieces) == 1:
         return text
@@ -138,7 +137,7 @@ def _variant(match: re.Match[str]) -> str:
 
 
 def _finished(text: str, stash: list[str]) -> str:
-    """The text with its last markup gone and what was put aside back in its place."""
+    """The text without the remaining markup, and with the stored texts restored."""
     if "{{" in text or "}}" in text or "[[" in text or "]]" in text:
         text = _LEFT_OVER.sub("", text)
     if "&" in text:

@@ -7,7 +7,7 @@ import re
 
 STASH = "\x01"
 STASH_END = "\x02"
-"""Around the number of a text that was put aside because nothing in it is markup; XML allows neither in a dump."""
+"""Delimiters of the number of a stored text without markup; XML allows neither in a dump."""
 _DROPPED = frozenset((
     "ref", "references", "gallery", "timeline", "score", "hiero", "imagemap", "graph", "chart", "mapframe", "maplink",
     "templatedata", "templatestyles", "includeonly", "inputbox", "categorytree", "indicator", "rss", "section",
@@ -21,7 +21,7 @@ _CLOSING = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _NAMES
 
 
 def take_out(text: str, stash: list[str]) -> str:
-    """The text without comments and notes, with what is to stay as it is put into `stash`."""
+    """The text without comments and notes; what must stay unchanged is moved to `stash`."""
     out: list[str] = []
     missing: set[str] = set()
     at = 0

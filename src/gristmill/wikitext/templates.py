@@ -1,7 +1,7 @@
 """Templates: nearly all are boxes, notes and navigation and are omitted; these few contain part of the sentence.
 
 Only the call is known, never the template's own source. A small table of names therefore determines what a reader sees,
-most of them English Wikipedia's, which other wikis have taken over. `docs/how-to/read-wikipedia.md` names the groups.
+most of them English Wikipedia's, which other wikis have adopted. `docs/how-to/read-wikipedia.md` names the groups.
 """
 
 from __future__ import annotations

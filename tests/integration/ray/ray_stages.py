@@ -93,7 +93,7 @@ class Hangs(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class Swells(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Gives batches of many megabytes."""
+    """Returns batches of many megabytes."""
 
     name = "swells"
     needs_own_worker = True

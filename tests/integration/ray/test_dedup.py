@@ -1,4 +1,4 @@
-"""Deduplication on Ray gives what it gives in this process."""
+"""Deduplication on Ray returns the same as in this process."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ FILTERS = [entry.name for entry in all_registered() if entry.kind == FILTER]
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_filters_declare_the_parameters_that_set_their_bounds(name: str) -> None:
-    """Another value for a declared parameter gives that bound, and no other parameter gives one."""
+    """A declared parameter sets its bound, and no other parameter sets one."""
     cls: Any = next(entry for entry in all_registered() if entry.name == name).load()
     if not issubclass(cls, ColumnFilter):
         assert cls.lower_parameter is cls.upper_parameter is None

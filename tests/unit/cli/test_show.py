@@ -1,4 +1,4 @@
-"""`gristmill show`: the summary again, from the record, whatever became of the run."""
+"""`gristmill show`: the summary again, from the record, however the run ended."""
 
 from __future__ import annotations
 

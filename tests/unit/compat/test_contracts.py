@@ -254,7 +254,7 @@ def test_stock_readers_and_writers_can_be_derived_as_dataclasses(curator: None, 
     assert verify(str(folder / "out")).problems == []
     with pytest.raises(TypeError, match="path"):
         Lines()  # type: ignore[call-arg]
-    with pytest.raises(NotSupportedError, match="ending tells what a file holds"):
+    with pytest.raises(NotSupportedError, match="extension determines the format"):
         Lines(str(folder / "other"), file_extension="csv")
 
 

@@ -239,7 +239,7 @@ def test_a_workflow_lists_ids_in_the_column_that_scripts_name(
 )
 def test_what_removal_cannot_do_is_refused(curator: None, tmp_path: Path, option: str, value: Any) -> None:
     removal = importlib.import_module("nemo_curator.stages.text.deduplication").TextDuplicatesRemovalWorkflow
-    with pytest.raises(NotSupportedError, match=rf"{option}=.* is not supported; give "):
+    with pytest.raises(NotSupportedError, match=rf"{option}=.* is not supported; pass "):
         removal(str(tmp_path), str(tmp_path), str(tmp_path / "out"), **{option: value})
 
 

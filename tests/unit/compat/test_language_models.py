@@ -149,6 +149,6 @@ def test_a_translation_takes_the_options_it_has_there_and_refuses_what_cannot_be
 
     TranslationStage("German", "English", "model", backend_type="llm", enable_faith_eval=False, dry_run=False)
     with pytest.raises(
-        NotSupportedError, match=r"TranslationStage\(backend_type='google'\) is not supported; give 'llm'"
+        NotSupportedError, match=r"TranslationStage\(backend_type='google'\) is not supported; pass 'llm'"
     ):
         TranslationStage("German", "English", "model", backend_type="google")

@@ -14,7 +14,7 @@ SHORT = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "
 
 
 def strict(line: bytes) -> tuple[str | None, Any]:
-    """The cause for which a line is no record, or None and what Python's json reads."""
+    """Why a line is not a record, or None and what Python's json reads."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:

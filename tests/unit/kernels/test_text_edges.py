@@ -1,4 +1,4 @@
-"""Texts at the edges: every kernel gives an answer, and in time that grows with the text."""
+"""Texts at the edges: every kernel returns, in time that grows with the text."""
 
 from __future__ import annotations
 

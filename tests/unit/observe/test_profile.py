@@ -102,7 +102,7 @@ def test_files_lose_the_folders_of_the_machine_but_not_the_users() -> None:
 
 
 def site(function: Any, text: str) -> tuple[str, str, int] | None:
-    """What the call that stands in the source as `text(…` gives."""
+    """What is found for the call written as `text(…` in the source."""
     lines, first = inspect.getsourcelines(function)
     wanted = [first + at for at, line in enumerate(lines) if text in line]
     for instruction in dis.get_instructions(function):

@@ -97,7 +97,7 @@ def test_no_reader_gives_all_of_a_damaged_archive(tmp_path: Path, form: str, how
 
 
 def _input(folder: Path, form: str = "gz", *, damage: int | None = None) -> tuple[list[bytes], list[bytes]]:
-    """Three files, of which the second is damaged: by a wrong checksum, or cut after so many bytes."""
+    """Three files, of which the second is damaged: by a wrong checksum, or cut after `damage` bytes."""
     records = [documents(80, seed=1), documents(200, seed=2), documents(80, seed=3)]
     stored = bytearray(PACK[form](lines(records[1])))
     if damage is None:

@@ -424,7 +424,7 @@ def test_a_fixed_stage_is_taken_and_named(tmp_path: Path) -> None:
 
 
 def test_records_of_the_reader_are_read_again(tmp_path: Path) -> None:
-    """A line that is no record cannot become one, and says so; the others stay as they are."""
+    """A line that is not a record cannot become one, and the message says so; the others are unchanged."""
     write_lines(tmp_path / "in" / "a.jsonl", [json.dumps(ROWS[3]), "{broken", json.dumps(ROWS[4])])
     _job(tmp_path, "jsonl").run(executor=here())
     report = _job(tmp_path, "jsonl").replay(here())

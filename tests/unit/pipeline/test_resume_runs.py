@@ -297,7 +297,7 @@ def test_settings_of_the_record_are_part_of_the_plan(tmp_path: Path) -> None:
 
 
 def test_stages_added_at_the_end_can_work_on_what_is_there(tmp_path: Path) -> None:
-    """The offer in the message is followed, and gives what a run from scratch gives."""
+    """Following the advice in the message leads to the same output as a run from scratch."""
     _input(tmp_path)
     words, urls = ScoreFilter(WordCountFilter(min_words=3)), Modify(UrlRemover())
     _committed(_job(tmp_path, words))

@@ -300,7 +300,7 @@ def test_a_custom_source_gives_documents(tmp_path: Path, source: Any) -> None:
 
 
 class Word(Task[str]):
-    """A task that is no batch of documents."""
+    """A task that is not a batch of documents."""
 
     @property
     def num_items(self) -> int:

@@ -1,4 +1,4 @@
-"""Large files of formats that can be split: the ranges together give what the whole file gives."""
+"""Large files of formats that can be split: the ranges together hold what the whole file holds."""
 
 from __future__ import annotations
 

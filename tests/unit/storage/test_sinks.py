@@ -1,4 +1,4 @@
-"""Sinks: what is appended can be read back, and joined pieces have the bytes of one file written in one go."""
+"""Sinks: what is appended can be read back, and joined pieces have the bytes of one file written at once."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ GOOD = ["", "plain", "grün €𝄞", "日本語" * 30, "x" * 100]
 
 
 def of_bytes(values: list[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
-    """Text made of bytes that nobody checked, as a careless producer makes it."""
+    """Text made of unchecked bytes, as a careless producer makes it."""
     kind = kind or pa.large_string()
     binary = pa.binary() if pa.types.is_string(kind) else pa.large_binary()
     array = pa.array(values, binary)

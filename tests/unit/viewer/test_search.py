@@ -1,4 +1,4 @@
-"""Searches give what a plain look at every document gives, page by page."""
+"""Searches return the same as a plain look at every document, page by page."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ class _Diagnosis:
         if len(self.segments) == 1:
             change = f"Use {plural(workers, 'worker')} (--workers {workers})."
         else:
-            change = f"Give stage {dearest!r} {plural(workers, 'worker')} (num_workers: {workers})."
+            change = f"Use {plural(workers, 'worker')} for stage {dearest!r} (num_workers: {workers})."
         yield self._made(
             "more_workers",
             change,

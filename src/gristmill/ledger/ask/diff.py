@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gristmill.ledger.record.manifest import ManifestEntry
 
 _DECISION = ("status", "stage", "reason")
+SHOWN = {"entered": "added", "left": "removed", "another reason": "dropped for another reason"}
 
 
 @dataclass(slots=True)
@@ -46,9 +47,8 @@ class LedgerDiff:
     _repr_html_ = notebook.as_text
 
     def __str__(self) -> str:
-        parts = [f"{number} {change}" for change, number in sorted(self.counts().items())]
-        text = f"{self.same} documents have the same outcome (matched by {self.matched_by})"
-        return text + (": " + ", ".join(parts) + "." if parts else ", none differently.")
+        changes = [f", {number:,} {SHOWN.get(change, change)}" for change, number in sorted(self.counts().items())]
+        return f"{self.same:,} documents unchanged{''.join(changes)} (matched by {self.matched_by})."
 
 
 def compare_ledgers(before: Ledger, after: Ledger) -> LedgerDiff:

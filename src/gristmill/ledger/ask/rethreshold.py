@@ -200,7 +200,7 @@ def _asked(name: str, asked: Any, cut: Cut) -> Bounds:
             given[sides[key]] = value
         return replace(before, **given)
     if isinstance(asked, bool) or not isinstance(asked, int | float):
-        raise UsageError(f"thresholds[{name!r}]={asked!r}: give a number, or {{'lower': …, 'upper': …}}.")
+        raise UsageError(f"thresholds[{name!r}]={asked!r}: pass a number, or {{'lower': …, 'upper': …}}.")
     if (before.lower is None) == (before.upper is None):
         raise UsageError(
             f"thresholds[{name!r}]={asked!r}: the filter has "

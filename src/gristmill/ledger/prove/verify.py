@@ -70,10 +70,10 @@ class VerifyReport:
     _repr_html_ = notebook.as_text
 
     def __str__(self) -> str:
-        created = f" + {self.rows_created} created by stages" if self.rows_created else ""
+        created = f" + {self.rows_created:,} created by stages" if self.rows_created else ""
         facts = (
-            f"{plural(self.partitions, 'partition')}, {self.rows_read} rows read{created} = "
-            f"{self.rows_written} written + {self.rows_dropped} dropped + {self.rows_quarantined} quarantined"
+            f"{plural(self.partitions, 'partition')}, {self.rows_read:,} rows read{created} = "
+            f"{self.rows_written:,} written + {self.rows_dropped:,} dropped + {self.rows_quarantined:,} quarantined"
         )
         facts += f"; {plural(self.steps, 'step')} of the workflow" if self.steps else ""
         notes = "".join(f"\n{note}" for note in self.notes)

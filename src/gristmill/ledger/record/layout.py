@@ -433,7 +433,7 @@ class RunFolder:
         else:
             found = f"{self.path} is not the output of a run: there is no record in {self.record}"
         raise InputNotFoundError(
-            f"{found}. Pass the output of a run, and --record (record_path=…) if the run was given one.",
+            f"{found}. Pass the output of a run, and --record (record_path=…) if its record is elsewhere.",
             path=self.path,
         )
 

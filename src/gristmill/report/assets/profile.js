@@ -45,7 +45,7 @@
   const none = (value) => (value === null ? "–" : cell(value));
   const stages = table("Seconds by stage and kind of work, over all processes", "stage", data.stages, [
     ["share", (row) => (row.stage === data.driver ? "–" : share(row.seconds, data.seconds))],
-    ["on a processor", (row) => none(row.processor_seconds)],
+    ["CPU time", (row) => none(row.processor_seconds)],
     ["other threads", (row) => none(row.other_threads_seconds)],
   ]);
   const processes = table("Seconds by process", "process", data.processes, [["samples", (row) => row.samples]]);
@@ -84,7 +84,7 @@
     zoom(root);
   }
   const words = (node) => `${node.name}${node.place ? ` (${node.place})` : ""}: ${seconds(node.time)}, ` +
-    `${share(node.time, root.time)} of all${zoomed === root ? "" : `, ${share(node.time, zoomed.time)} of ${zoomed.name}`}, mostly ${node.kind[1]}`;
+    `${share(node.time, root.time)} of the total${zoomed === root ? "" : `, ${share(node.time, zoomed.time)} of ${zoomed.name}`}, mostly ${node.kind[1]}`;
 
   function zoom(node, focus) {
     zoomed = node;
@@ -139,7 +139,7 @@
       for (const child of node.children) walk(child, inside || hit);
     };
     walk(root, false);
-    found.textContent = wanted ? `${share(time, root.time)} of all (${seconds(time)}) in what is marked` : "";
+    found.textContent = wanted ? `${share(time, root.time)} of the total (${seconds(time)}) is marked` : "";
   }
   const beside = (step) => {
     const row = nodes.filter((node) => node.box && node.depth === current.depth)
@@ -170,10 +170,10 @@
 
   document.body.append(el("main", {},
     el("h1", {}, "Profile: ", el("bdi", {}, visible(data.pipeline))),
-    el("p", {}, "Where the time of each stage went. Seconds are those of the workers' main threads, added up; waiting counts as well."),
+    el("p", {}, "Where each stage spent its time. Seconds are summed over the workers' main threads and include waiting."),
     stages,
     el("h2", {}, "Flame graph"),
-    el("p", {}, "The wider, the longer. Click or press Enter to zoom in, Escape to zoom out, arrows to move."),
+    el("p", {}, "The width of a frame is its time. Click or press Enter to zoom in, Escape to zoom out, arrows to move."),
     el("div", { class: "tools" },
       el("label", { for: "graph" }, "Show ", choice), el("label", { for: "search" }, "Search ", search), whole, found),
     el("ul", { class: "legend" }, used.map(([kind, title]) => el("li", {}, el("i", { class: kind }), title))),

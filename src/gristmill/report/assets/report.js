@@ -183,10 +183,10 @@
 
   function banners(run, missing) {
     const found = [];
-    if (run.status === "running") found.push(el("div", { class: "banner" }, el("p", {}, `No end of this run is recorded; its last sign of life is of ${when(run.updated)}. Either it still runs, or it was killed. The numbers are those of the ${plural(run.partitions_committed || 0, "partition")} of ${count(run.partitions)} committed so far. Run the same command again to resume.`)));
-    if (run.status === "failed") found.push(el("div", { class: "banner bad" }, el("p", {}, "The run failed. The numbers are those of what was committed before."), el("pre", {}, visible(run.error || ""))));
-    if (run.status === "interrupted") found.push(el("div", { class: "banner" }, el("p", {}, "The run was interrupted. The numbers are those of what was committed before. Run the same command again to resume.")));
-    if (missing.length) found.push(el("div", { class: "banner" }, el("p", {}, "Not everything could be read:"), el("ul", {}, missing.map((one) => el("li", {}, visible(one))))));
+    if (run.status === "running") found.push(el("div", { class: "banner" }, el("p", {}, `This run has not finished: it is still running, or was killed after ${when(run.updated)}. The figures cover ${count(run.partitions_committed || 0)} of ${plural(run.partitions, "partition")}, those committed so far. Run the same command again to resume.`)));
+    if (run.status === "failed") found.push(el("div", { class: "banner bad" }, el("p", {}, "The run failed. The figures cover what was committed before."), el("pre", {}, visible(run.error || ""))));
+    if (run.status === "interrupted") found.push(el("div", { class: "banner" }, el("p", {}, "The run was interrupted. The figures cover what was committed before. Run the same command again to resume.")));
+    if (missing.length) found.push(el("div", { class: "banner" }, el("p", {}, "Some parts of the record could not be read:"), el("ul", {}, missing.map((one) => el("li", {}, visible(one))))));
     return found;
   }
 
@@ -201,7 +201,7 @@
   }
 
   function flow(run, stages) {
-    if (!stages.length) return section("What happened to the documents", "flow", el("p", {}, "The run has recorded no stages."));
+    if (!stages.length) return section("What happened to the documents", "flow", el("p", {}, "The run recorded no stages."));
     const most = Math.max(...stages.map((s) => Math.max(s.rows_in, s.rows_out)), 1);
     const wide = (rows) => (84 * rows) / most;  // what leaves needs room to bend
     const list = el("ol", { class: "flow" });
@@ -243,19 +243,19 @@
         el("h3", { "data-stage": stage.stage, "data-dropped": gone }, name(stage.stage)),
         gone ? el("div", { class: "number" }, `−${count(gone)} `, el("span", { class: "soft" }, `(${share(gone, into)} of ${count(into)})`)) : null,
         away ? el("div", { class: "number" }, `${count(away)} quarantined`) : null,
-        made ? el("div", { class: "number soft" }, `made ${plural(stage.created, "new document")}`) : null,
+        made ? el("div", { class: "number soft" }, `created ${plural(stage.created, "new document")}`) : null,
         reasons.length ? reasonList(reasons) : null);
     }
     flush();
     const last = stages[stages.length - 1];
     row("end", last.rows_out, last.rows_out, el("span", { class: "number", id: "flow-kept" }, count(run.rows_written)), ` documents kept (${share(run.rows_written, run.rows_read)})`);
     return section("What happened to the documents", "flow",
-      el("p", { class: "soft small" }, "The green band is as wide as there are documents; what leaves it to the right was dropped."),
+      el("p", { class: "soft small" }, "The width of the green band is the number of documents; branches to the right were dropped."),
       list,
       more("All stages as a table", table("Documents by stage", [t("Stage"), n("In"), n("Kept"), n("Dropped"), n("Quarantined"), n("Changed"), n("Busy")],
         stages.map((s) => [name(s.stage), count(s.rows_in || s.created), count(s.rows_out), count(lost(s)), count(held(s)), count(s.changed || 0), duration(s.busy_seconds)]))),
       stages.filter((s) => Object.keys(s.skipped || {}).length).map((s) => el("p", { class: "soft small", "data-skipped": s.stage },
-        name(s.stage), " found what is not a document: ", Object.entries(s.skipped).sort((x, y) => y[1] - x[1]).map(([kind, number], at) => [at ? ", " : "", name(kind), ` ${count(number)}`]))));
+        name(s.stage), " skipped what is not a document: ", Object.entries(s.skipped).sort((x, y) => y[1] - x[1]).map(([kind, number], at) => [at ? ", " : "", name(kind), ` ${count(number)}`]))));
   }
   function reasonList(reasons) {
     const line = ([reason, number]) => el("li", {}, name(reason), el("span", { class: "soft number" }, ` ${count(number)}`));
@@ -275,7 +275,7 @@
       table("Dropped documents by reason", [t("Reason"), n("Documents"), n("Of all read"), bar()],
         all.slice(0, 60).map((one) => [[name(one.reason), el("small", {}, name(one.stage))], count(one.number), share(one.number, run.rows_read), meter([one.number / most])])),
       all.length > 60 ? el("p", { class: "soft small" }, `and ${all.length - 60} more reasons`) : null,
-      examples.length ? el("p", {}, "Examples, as they were read. What a rule objects to is ", el("mark", {}, "marked"), " where the rule can tell; texts are cut.") : null,
+      examples.length ? el("p", {}, "Examples, as they were read and shortened. Where a rule can locate it, the offending part is ", el("mark", {}, "marked"), ".") : null,
       examples.map((group) => {
         const total = all.find((one) => one.stage === group.stage && one.reason === group.reason).number;
         return el("details", { class: "group" },
@@ -283,7 +283,7 @@
           group.documents.map((one) => el("div", { class: "document" },
             el("div", { class: "small" }, el("strong", {}, called(one)),
               one.score !== null && one.score !== undefined ? el("span", { class: "soft" }, ` · score ${figure(one.score)}`, one.threshold !== null && one.threshold !== undefined ? `, threshold ${figure(one.threshold)}` : "") : null),
-            one.text === undefined ? el("p", { class: "soft small" }, "Its text was not read again for this page.") : shownText(one.text, one.marks, one.from, one.length))));
+            one.text === undefined ? el("p", { class: "soft small" }, "The text was not read for this page.") : shownText(one.text, one.marks, one.from, one.length))));
       }));
   }
 
@@ -297,7 +297,7 @@
     return section("Scores and thresholds", "scores",
       el("p", {}, whole
         ? `Every score of ${plural(part.documents, "document")}${part.is_sample ? " (a sample of the run)" : ""} is known. Move a threshold to see how many of them would be kept if nothing else changed.`
-        : `The ledger holds the scores of the documents that a filter dropped${part.is_sample ? " (here a sample)" : ""}. Move a threshold to see how many of them would pass that filter; later filters may still drop them. ${part.recorded === "all" ? "The other scores are recorded too: 'gristmill report' makes this page from all of them." : "With --scores all a run keeps the scores of all documents, and thresholds can be tightened here too."}`),
+        : `The ledger holds the scores of the documents that a filter dropped${part.is_sample ? " (here a sample)" : ""}. Move a threshold to see how many of them would pass that filter; later filters may still drop them. ${part.recorded === "all" ? "The other scores are recorded too: 'gristmill report' builds this page from all of them." : "With --scores all, a run records the scores of all documents, so that thresholds can also be tightened here."}`),
       el("ul", { class: "legend" }, whole ? el("li", {}, el("i"), "kept") : null, el("li", {}, el("i", { class: "dropped" }), "dropped")),
       el("div", { class: "filters" }, active.map(filterBox)),
       idle.length ? more(`${idle.length} filters dropped nothing`, el("div", { class: "filters" }, idle.map(filterBox))) : null);
@@ -348,7 +348,7 @@
       const same = sides.lower === now.lower && sides.upper === now.upper;
       if (one.documents === "all") {
         result.replaceChildren(...[same ? `${plural(number, "document")} kept` : `${plural(number, "document")} kept instead of ${count(before)} (${signed(number - before)})`,
-          !same && one.unseen.length && number > before ? `; at most, because ${one.unseen.join(" and ")} has not seen them` : ""].filter(Boolean));
+          !same && one.unseen.length && number > before ? `; an upper bound, because ${one.unseen.join(" and ")} did not process them` : ""].filter(Boolean));
       } else {
         const passing = keeps(sides) - before;
         result.replaceChildren(same ? `${plural(one.free, "document")} dropped here` : `${count(Math.max(passing, 0))} of the ${count(one.free)} documents dropped here would pass`);
@@ -360,7 +360,7 @@
       el("figcaption", {}, name(one.filter), one.stage === one.filter ? null : el("span", { class: "soft small" }, " · ", name(one.stage))),
       box, el("div", { class: "axis" }, [one.grid[0], middle, one.grid[last]].map((value) => el("span", {}, figure(Number(value.toPrecision(3)))))),
       sliders, result,
-      one.unordered ? el("p", { class: "soft small" }, `${plural(one.unordered, "document")} has no score that is a number.`) : null,
+      one.unordered ? el("p", { class: "soft small" }, `${plural(one.unordered, "document")} without a numeric score.`) : null,
       more("As a table", table(`Scores of ${one.filter}`, [n("Score from"), n("Kept"), n("Dropped")],
         one.grid.map((g, i) => i).filter((i) => i % Math.ceil(one.grid.length / 16) === 0).map((i) => {
           const until = Math.min(i + Math.ceil(one.grid.length / 16), one.grid.length);
@@ -375,7 +375,7 @@
     const sample = part.text_sample;
     const labels = part.lengths ? part.lengths.from.map((from) => `${count(from)} characters or more`) : [];
     return section("Lengths and languages", "texts",
-      el("p", { class: "soft small" }, `Of a sample: ${plural(sample.before, "document")} of the input and ${count(sample.after)} of the output.`),
+      el("p", { class: "soft small" }, `From a sample: ${plural(sample.before, "document")} of the input and ${count(sample.after)} of the output.`),
       el("div", { class: "charts" },
         part.lengths ? pairChart("Length in characters", labels, part.lengths.before, part.lengths.after, words) : null,
         part.languages ? languageTable(part.languages, words) : null));
@@ -412,18 +412,18 @@
       part.stages.map((one) => {
         const most = Math.max(...one.sizes.map(([, number]) => number));
         return [el("h3", {}, name(one.stage)),
-          el("p", {}, `${plural(one.clusters, "cluster")}, ${plural(one.removed, "document")} removed; one of each cluster stays.`),
+          el("p", {}, `${plural(one.clusters, "cluster")}, ${plural(one.removed, "document")} removed; one document of each cluster is kept.`),
           table(`Clusters of ${one.stage} by size`, [n("Documents in the cluster"), n("Clusters"), bar()],
             one.sizes.slice(0, 20).map(([documents, number]) => [count(documents), count(number), meter([number / most])])),
           one.sizes.length > 20 ? el("p", { class: "soft small" }, `and ${one.sizes.length - 20} larger sizes, up to ${count(one.sizes[one.sizes.length - 1][0])} documents`) : null];
       }),
-      part.pairs.length ? el("p", {}, "Examples: what was removed beside what stayed. Words that differ are ", el("mark", {}, "marked"), ".") : null,
+      part.pairs.length ? el("p", {}, "Examples: removed documents next to their survivors. Differing words are ", el("mark", {}, "marked"), ".") : null,
       part.pairs.map((one) => {
         const both = one.removed_text !== null && one.survivor_text !== null;
         const equal = both && one.removed_text === one.survivor_text;
         const marks = both && !equal ? differing(one.removed_text, one.survivor_text) : [[], []];
         const side = (title, text, mark, length) => el("div", {}, el("div", { class: "small soft" }, title),
-          text === null ? el("p", { class: "soft small" }, "Its text was not read again for this page.") : shownText(text, mark, one.from, length));
+          text === null ? el("p", { class: "soft small" }, "The text was not read for this page.") : shownText(text, mark, one.from, length));
         return el("details", { class: "group" },
           el("summary", {}, el("h3", {}, called(one)), el("span", { class: "soft small" }, ` · ${one.stage}`, one.similarity === null ? "" : ` · similarity ${figure(one.similarity)}`, one.size ? ` · cluster of ${count(one.size)}` : "", equal ? " · the same text" : "")),
           el("div", { class: "pair" }, side(["Removed: ", called(one)], one.removed_text, marks[0], one.lengths[0]), side(["Kept: ", name(one.survivor)], one.survivor_text, marks[1], one.lengths[1])));
@@ -433,7 +433,7 @@
   function contamination(part) {
     if (!part) return null;
     return section("Benchmark items", "contamination",
-      el("p", {}, `${plural(part.contaminated, "document")} held benchmark items (${part.match}, action ${part.action}).`),
+      el("p", {}, `${plural(part.contaminated, "document")} with benchmark items (${part.match}, action ${part.action}).`),
       table("Benchmarks", [t("Benchmark"), n("Items"), n("Searched for"), n("Too short"), n("Found"), n("Mean share")],
         part.benchmarks.map((one) => [name(one.benchmark), count(one.items), count(one.searched), count(one.too_short), count(one.contaminated), figure(one.mean_share)])),
       part.items.map((one) => el("details", { class: "group" },
@@ -446,7 +446,7 @@
   function quarantine(groups) {
     if (!groups.length) return null;
     return section("Quarantine", "quarantine",
-      el("p", {}, "Records that could not be processed. They are neither kept nor dropped, and lie in the record as they were read."),
+      el("p", {}, "Records that could not be processed. They are neither kept nor dropped; the record holds them as they were read."),
       groups.map((group) => el("details", { class: "group" },
         el("summary", {}, el("h3", {}, name(group.cause)), el("span", { class: "soft small" }, " · ", name(group.stage), ` · ${plural(group.number, "record")}`)),
         group.examples.map((one) => el("div", { class: "document" },
@@ -481,7 +481,7 @@
         if (segment.workers.some((v) => v)) charts.push(lineChart(`Workers: ${visible(called)}`, seconds, lines, (v) => count(v)));
       }
       parts.push(el("div", { class: "charts" }, charts));
-    } else parts.push(el("p", { class: "soft" }, "This run has no record of how speed and memory went over time."));
+    } else parts.push(el("p", { class: "soft" }, "Speed and memory over time were not recorded for this run."));
     const timed = stages.map((s) => [s, (s.busy_seconds || 0), (s.starved_seconds || 0), (s.blocked_seconds || 0)]).filter(([, busy]) => busy > 0);
     if (timed.length) {
       const total = timed.reduce((a, [, busy]) => a + busy, 0) || 1;
@@ -489,14 +489,14 @@
       timed.sort((x, y) => y[1] - x[1]);
       const waits = timed.some(([, , b, c]) => b + c > 0);
       parts.push(el("h3", {}, "What limited the run"),
-        el("p", {}, suggestion ? visible(typeof suggestion === "string" ? suggestion : suggestion.text || "") : ["Stages were busy for ", duration(total), " in all, added up over workers; ", name(timed[0][0].stage), ` took ${share(timed[0][1], total)} of it.`]),
+        el("p", {}, suggestion ? visible(typeof suggestion === "string" ? suggestion : suggestion.text || "") : ["Stages were busy for ", duration(total), " in total, summed over workers; ", name(timed[0][0].stage), ` took ${share(timed[0][1], total)} of it.`]),
         waits ? el("ul", { class: "legend" }, el("li", {}, el("i"), "busy"), el("li", {}, el("i", { class: "wait" }), "waiting for input"), el("li", {}, el("i", { class: "block" }), "waiting for the next stage")) : null,
         table("Time by stage", [t("Stage"), n("Busy"), n("Share"), ...(waits ? [n("Starved"), n("Blocked")] : []), n("Workers"), bar()],
           timed.slice(0, 20).map(([s, a, b, c]) => [name(s.stage), duration(a), share(a, total), ...(waits ? [duration(b), duration(c)] : []), count(s.workers), meter([a / most, "kept"], [b / most, "wait"], [c / most, "block"])])),
         el("p", { class: "soft small" }, `Filters that share a pass over the text are timed together, under the first of them.${waits ? " Stages that run in the same workers wait together." : ""}`));
     }
-    if (profile) parts.push(el("p", {}, el("a", { href: profile }, "Profile"), ": where the time of each stage went, by kind of work and as a flame graph."));
-    else if (timed.length) parts.push(el("p", { class: "soft small" }, "A run with --profile tells where the time of each stage goes, as a table and a flame graph."));
+    if (profile) parts.push(el("p", {}, el("a", { href: profile }, "Profile"), ": the time of each stage by kind of work, and a flame graph."));
+    else if (timed.length) parts.push(el("p", { class: "soft small" }, "Run with --profile to see where each stage spends its time, as a table and a flame graph."));
     return section("Speed and memory", "speed", parts);
   }
 
@@ -515,10 +515,10 @@
     const { run, stages } = data;
     const body = [attention(run), flow(run, stages), dropped(run, stages, data.dropped), scores(data.scores, stages), texts(data), duplicates(data.duplicates), contamination(data.contamination), quarantine(data.quarantine), performance_(run, stages, data.history, data.suggestion, data.profile)];
     const span = run.finished ? `${when(run.started)} to ${when(run.finished)}` : when(run.started);
-    const sampled = data.sample.is_sample ? `Scores, examples and clusters are of a sample: ${plural(data.sample.documents, "document")} in ${plural(data.sample.partitions, "partition")}. 'gristmill report' makes the page from all of them.` : null;
+    const sampled = data.sample.is_sample ? `Scores, examples and clusters come from a sample: ${plural(data.sample.documents, "document")} in ${plural(data.sample.partitions, "partition")}. 'gristmill report' builds the page from all of them.` : null;
     finish(["Report: ", name(run.pipeline || "run")],
-      [el("p", { class: "soft" }, badge(run.status), " ", name(run.output || ""), el("br"), `${span}, executor ${run.executor || "–"}, ${plural(run.partitions || 0, "partition")}`, run.partitions_done_before ? `, ${count(run.partitions_done_before)} of them done before` : ""), banners(run, data.missing), facts(run), sampled ? el("p", { class: "soft small" }, sampled) : null],
-      body, `Made by Gristmill ${data.made_by}, ${when(data.made)}.`);
+      [el("p", { class: "soft" }, badge(run.status), " ", name(run.output || ""), el("br"), `${span}, executor ${run.executor || "–"}, ${plural(run.partitions || 0, "partition")}`, run.partitions_done_before ? `, ${count(run.partitions_done_before)} done by earlier runs` : ""), banners(run, data.missing), facts(run), sampled ? el("p", { class: "soft small" }, sampled) : null],
+      body, `Generated by Gristmill ${data.made_by}, ${when(data.made)}.`);
   }
 
   function comparePage() {
@@ -541,24 +541,24 @@
     const documents = data.documents;
     const body = [
       section("The two runs", "runs", table("The two runs", heads, [["Status", badge(a.run.status), badge(b.run.status), ""], ...lines.map(([title, get, format]) => [title, format(get(a.run)), format(get(b.run)), difference(get(a.run), get(b.run), format)])])),
-      section("Documents that fared differently", "documents", documents.error ? el("p", {}, visible(documents.error)) : [
+      section("Documents with different outcomes", "documents", documents.error ? el("p", {}, visible(documents.error)) : [
         el("p", {}, `${plural(documents.same, "document")} had the same outcome in both runs (matched by ${documents.matched_by}).`),
         el("dl", { class: "facts" }, documents.changes.map(([title, number]) => el("div", {}, el("dt", {}, title), el("dd", {}, count(number))))),
         documents.moves.length ? table("Outcomes that changed, most frequent first", [t("In A"), t("In B"), n("Documents")], documents.moves.map((one) => [name(one.before), name(one.after), count(one.number)])) : null,
         documents.examples.length ? more("Some of these documents", table("Documents", [t("Document"), t("In A"), t("In B")], documents.examples.map((one) => [name(one.id), name(one.before), name(one.after)]))) : null]),
       section("Stages", "stages", table("Dropped documents by stage", [t("Stage"), n("A"), n("B"), n("Difference"), n("Busy in A"), n("Busy in B")],
-        rows.filter(([x, y]) => (x && lost(x)) || (y && lost(y)) || !x || !y).map(([x, y, stage]) => [name(stage), x ? count(lost(x)) : "not there", y ? count(lost(y)) : "not there", x && y ? signed(lost(y) - lost(x)) : "", x ? duration(x.busy_seconds) : "", y ? duration(y.busy_seconds) : ""]))),
+        rows.filter(([x, y]) => (x && lost(x)) || (y && lost(y)) || !x || !y).map(([x, y, stage]) => [name(stage), x ? count(lost(x)) : "not in this run", y ? count(lost(y)) : "not in this run", x && y ? signed(lost(y) - lost(x)) : "", x ? duration(x.busy_seconds) : "", y ? duration(y.busy_seconds) : ""]))),
       section("Reasons", "reasons", table("Dropped documents by reason", [t("Reason"), n("A"), n("B"), n("Difference")],
         changed.slice(0, 60).map(([stage, reason, x, y]) => [[name(reason), el("small", {}, name(stage))], count(x), count(y), signed(y - x)]))),
-      data.thresholds.length ? section("Scores", "scores", table("Filters and their scores", [t("Filter"), n("Bounds in A"), n("Bounds in B"), n("Middle score in A"), n("Middle score in B")],
+      data.thresholds.length ? section("Scores", "scores", table("Filters and their scores", [t("Filter"), n("Bounds in A"), n("Bounds in B"), n("Median score in A"), n("Median score in B")],
         data.thresholds.map((one) => [name(one.filter), ...one.bounds.map(bounds), ...one.medians.map((m) => (m === null ? "–" : figure(m)))])),
-      el("p", { class: "soft small" }, "The middle score is that of the documents whose scores are recorded: all of them with --scores all, else those that the filter dropped.")) : null,
+      el("p", { class: "soft small" }, "The median covers the documents whose scores are recorded: all of them with --scores all, otherwise those that the filter dropped.")) : null,
     ];
     finish("Two runs compared", [el("p", {}, "A: ", name(a.run.output || ""), " · ", name(a.run.pipeline || ""), `, ${when(a.run.started)}`, el("br"), "B: ", name(b.run.output || ""), " · ", name(b.run.pipeline || ""), `, ${when(b.run.started)}`), banners({}, data.missing)],
-      body, `Made by Gristmill ${data.made_by}, ${when(data.made)}.`);
+      body, `Generated by Gristmill ${data.made_by}, ${when(data.made)}.`);
   }
   function bounds(pair) {
-    if (!pair) return "not there";
+    if (!pair) return "not in this run";
     const [lower, upper] = pair;
     return lower !== null && upper !== null ? `${figure(lower)} to ${figure(upper)}` : lower !== null ? `at least ${figure(lower)}` : upper !== null ? `at most ${figure(upper)}` : "none";
   }

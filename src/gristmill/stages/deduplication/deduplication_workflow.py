@@ -105,7 +105,7 @@ class DeduplicationWorkflow(WorkflowBase):
 
     @abstractmethod
     def _find(self, steps: Steps) -> RunFiles | None:
-        """Run the steps that find duplicates. Returns the removal lists, or None if nothing is to be removed yet."""
+        """Run the steps that find duplicates. Returns the removal lists, or None if nothing can be removed yet."""
 
     @abstractmethod
     def _first_stage(self) -> Stage:

@@ -61,7 +61,7 @@ class LibraryReader:
             yield from self._records()
         except (OSError, ValueError):
             pass  # damage, which the careful reader will find and name
-        except BaseException as error:  # what its Rust code panics with is no Exception
+        except BaseException as error:  # a panic of its Rust code is not an Exception
             if type(error).__name__ != "PanicException":
                 raise
         if self._file.error is not None:
@@ -112,7 +112,7 @@ class _File:
     def read(self, size: int = -1) -> bytes:
         try:
             return self._raw.read(size) or b""
-        except BaseException as error:  # raised again outside of the library, which would not hand it on
+        except BaseException as error:  # raised again outside of the library, which would not propagate it
             self.error = error
             return b""
 

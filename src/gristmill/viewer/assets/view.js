@@ -8,7 +8,7 @@ const state = {
   query: "",      // the conditions, as sent
   words: "",      // the text that is searched for and marked
   starts: [""],   // where each page begins; the last one is shown
-  next: null,     // where the search goes on
+  next: null,     // where the search continues
   hits: [],
   current: null,  // the ref of the open document
   asked: 0,       // answers to earlier questions are thrown away

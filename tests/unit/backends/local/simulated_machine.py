@@ -24,11 +24,11 @@ class Busy:
 
 
 class Machine:
-    """Runs `tasks` tasks through stages that need `costs` seconds of a processor each.
+    """Runs `tasks` tasks through stages that need `costs` CPU seconds each.
 
     Args:
         state: The scheduler's state.
-        costs: Seconds of a processor for one task of each segment.
+        costs: CPU seconds for one task of each segment.
         tasks: How many tasks there are.
         latency_s: How long a message is on its way, either way.
         start_s: How long a worker takes to start.

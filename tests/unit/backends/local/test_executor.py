@@ -30,11 +30,11 @@ class Mine(DocumentFilter):
 
 
 class MyWordCount(WordCountFilter):
-    """One of ours with code of the user's."""
+    """A built-in one with user code."""
 
 
 class MyScoreFilter(ScoreFilter):
-    """A stage of ours with code of the user's."""
+    """A built-in stage with user code."""
 
 
 @processing_stage(name="from a function")

@@ -1,4 +1,4 @@
-"""Messages come out as they went in, and a status page gives a consistent reading at every moment."""
+"""Messages come out as they went in, and a status page is consistent at every moment."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_workers_that_nobody_fixed_are_as_good_as_the_best_split(costs: list[flo
 
 
 def test_they_settle_within_two_intervals_after_the_costs_have_changed() -> None:
-    """The cheap stage becomes the dear one half-way; nobody waits for an interval to pass."""
+    """The cheap stage becomes the expensive one half-way; no worker waits for an interval to pass."""
     changed = machine([0.005, 0.02], 400, changed_at=(200, [0.02, 0.005]))
     changed.run()
     halves = sum(machine(costs, 200).run() for costs in ([0.005, 0.02], [0.02, 0.005]))

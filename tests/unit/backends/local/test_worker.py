@@ -22,7 +22,7 @@ def page() -> Any:
 
 
 def _beside(job: Callable[[MainThreadCalls], Any], page: Any, *, calls: int = 1) -> Any:
-    """What `job` gives in another thread whose calls are made here."""
+    """What `job` returns in another thread whose calls are made here."""
     asked: queue.SimpleQueue[StageCall] = queue.SimpleQueue()
     answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

@@ -1,4 +1,4 @@
-"""Work in another thread: ahead of whoever takes, with errors passed on, and stopped even if it gives nothing."""
+"""Work in another thread: ahead of its consumer, with errors passed on, and stopped even if it yields nothing."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_nothing_for_a_while_is_an_empty_list() -> None:
 
 
 def test_a_source_that_waits_for_ever_is_stopped_and_closed() -> None:
-    """As Ray Data waits: in a loop, looking again and again."""
+    """As Ray Data waits: in a loop that polls."""
     seen: list[type[BaseException]] = []
     begun, never = threading.Event(), threading.Event()
 

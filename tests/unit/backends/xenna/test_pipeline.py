@@ -25,7 +25,7 @@ pytestmark = [
 
 
 class _Reports:
-    """The handle of a queue: reports are on their way until somebody waits for them."""
+    """The handle of a queue: reports are in transit until a caller waits for them."""
 
     def __init__(self) -> None:
         self.arrived: list[Any] = []
@@ -44,7 +44,7 @@ class _Reports:
 
 
 class _Worker:
-    """Gives reports, and writes down its end."""
+    """Returns reports, and records its end."""
 
     def __init__(self, reports: list[WorkerReport]) -> None:
         self.reports = reports

@@ -1,4 +1,4 @@
-"""Decontamination: what is found, what becomes of it, what the report says, and what is refused."""
+"""Decontamination: what is found, what happens to it, what the report says, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forecasts: right about what is there, however it is stored, and a refusal of what cannot fit."""
+"""Forecasts: correct for the input, however it is stored, and a refusal of what cannot fit."""
 
 from __future__ import annotations
 

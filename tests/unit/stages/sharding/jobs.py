@@ -29,14 +29,14 @@ def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
 
 
 def shuffle(source: Path, output: Path, *, workers: int = 0, fresh: bool = False, **options: Any) -> dict[str, Any]:
-    """Run a shuffle; gives what it says of itself."""
+    """Run a shuffle; returns its facts."""
     options = {"input_blocksize": 4000, **options}
     workflow = ShuffleWorkflow(str(output), str(source), **options)
     return run(workflow, workers=workers, fresh=fresh)
 
 
 def run(workflow: ShuffleWorkflow | MixWorkflow, *, workers: int = 0, fresh: bool = False) -> dict[str, Any]:
-    """Run a workflow; gives what it says of itself."""
+    """Run a workflow; returns its facts."""
     executor = LocalExecutor({"num_cpus": workers})
     facts: dict[str, Any] = workflow.run(executor, fresh=fresh, progress=False).metadata
     return facts

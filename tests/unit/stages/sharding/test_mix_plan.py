@@ -16,7 +16,7 @@ from gristmill.stages.sharding.mixture import parse_amount, plain
 
 
 def planned(mixture: Mixture, **amounts: int | list[int]) -> dict[str, float]:
-    """How much is asked of every source, by the epochs that the plan gives it."""
+    """How much is requested of every source, by its planned epochs."""
     sizes = {
         name: [TierSize(10, one) for one in (size if isinstance(size, list) else [size])]
         for name, size in amounts.items()

@@ -57,7 +57,7 @@ class Blocking(LLMClient):
 
 
 class Texts(AsyncLLMClient):
-    """What a script may bring: an asynchronous client that gives texts only."""
+    """What a script may bring: an asynchronous client that returns texts only."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One document whose text is no string: the stages give all others what they would give them without it."""
+"""One document whose text is not a string: the stages treat all others as they would without it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def results(stages: list[Any], columns: Any, rows: list[int]) -> dict[int, Any]:
 
 
 def check(stages: list[Any], folder: Path, kind: Any = as_lines) -> Any:
-    """What became of the odd document, when all others fared as they do without it."""
+    """What happened to the odd document, after checking that all others are treated as without it."""
     rows = [row for row in range(len(DOCUMENTS) + 1) if row != ODD_ROW]
     without = results(stages, kind(DOCUMENTS, folder), rows)
     documents = [*DOCUMENTS[:ODD_ROW], ODD, *DOCUMENTS[ODD_ROW:]]

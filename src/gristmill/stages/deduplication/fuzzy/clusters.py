@@ -181,7 +181,7 @@ def choose(
 def _similarities(
     firsts: Integers, seconds: Integers, edges: Callable[[], Iterable[Edges]], jaccard: Any
 ) -> npt.NDArray[np.float64]:
-    """The similarity of pairs: that of the edge between them, or computed where there is none."""
+    """The similarity of pairs: that of the edge between them, computed if there is none."""
     codes, back = np.unique(_pair_codes(firsts, seconds), return_inverse=True)
     found = np.full(len(codes), np.nan)
     for one, other, similarity in edges() if len(codes) else ():

@@ -199,7 +199,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
 
     # The shingles of candidates are kept; on web text these are about a fifth of all documents.
     bytes_per_text_byte = 0.25
-    # A dozen numbers for each candidate, to tell clusters.
+    # A dozen numbers for each candidate, to form clusters.
     memory_per_document = 24.0
 
     @property

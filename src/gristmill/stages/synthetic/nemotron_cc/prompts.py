@@ -74,8 +74,8 @@ EXTRACT_KNOWLEDGE_PROMPT_TEMPLATE = """\
 Rewrite the knowledge in the text between the marks as one or more passages in the style of a textbook.
 
 Rules:
-- Take up what a student could learn from the text: facts, concepts, procedures, causes and effects, and worked \
-examples. Pass over everything else.
+- Keep what a student could learn from the text: facts, concepts, procedures, causes and effects, and worked \
+examples. Leave out everything else.
 - Explain in full sentences what the text only implies by its layout, such as tables and lists.
 - Add nothing that the text does not support. If it teaches nothing, answer with an empty passage.
 

@@ -219,7 +219,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
                 shown = "JSON" if kind is None else str(kind)
                 raise UsageError(f"LLMStage: join={join!r} does not apply to column {column!r}, which holds {shown}.")
 
-    # --- what it reads and gives ---
+    # --- inputs and outputs ---
 
     @cached_property
     def _schema(self) -> AnswerSchema | None:

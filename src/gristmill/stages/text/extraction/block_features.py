@@ -107,7 +107,7 @@ def _linked_chars(block: str) -> int:
 
 
 def _digits(texts: Sequence[str]) -> Floats:
-    """How many digits of ASCII each text has, counted in all of them at once."""
+    """The number of ASCII digits of each text, counted in all of them at once."""
     points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
     until = np.concatenate([[0.0], np.cumsum((points >= ord("0")) & (points <= ord("9")))])
     ends = np.cumsum([0, *map(len, texts)])

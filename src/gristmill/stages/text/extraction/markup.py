@@ -49,7 +49,7 @@ def blocks_of(markup: str) -> list[str]:
 
 
 class Lines(dict[str, str]):
-    """The texts of blocks, each found once: those of a page are asked for several times."""
+    """The texts of blocks, each computed once: those of a page are used several times."""
 
     def __missing__(self, block: str) -> str:
         text = self[block] = line_text(block)

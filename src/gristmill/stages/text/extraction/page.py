@@ -85,7 +85,7 @@ class Page:
             found = ftfy.fix_text(found)
         try:
             found.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair, written as an entity
+        except UnicodeEncodeError:  # a lone surrogate, written as an entity
             found = found.encode("utf-8", "ignore").decode("utf-8")
         return found
 

@@ -47,7 +47,7 @@ class TokenLists:
 
     def __init__(self, column: pa.Array | pa.ChunkedArray) -> None:
         array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        if isinstance(array, pa.ChunkedArray):  # what combine_chunks gives for no chunk at all
+        if isinstance(array, pa.ChunkedArray):  # what combine_chunks returns without any chunk
             array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
         if array.null_count:
             array = array.fill_null([])

@@ -42,7 +42,7 @@ class Listed(URLGenerator):
 
 
 class Lines(DocumentIterator):
-    """Gives the lines of gzip files; one that says `broken` is, and `damage` ends the file."""
+    """Yields the lines of gzip files; one that says `broken` counts as broken, and `damage` ends the file."""
 
     def iterate(self, file_path: str) -> Iterator[dict[str, Any] | Broken]:
         with gzip.open(file_path, "rt", encoding="utf-8", errors="surrogateescape") as lines:

@@ -46,7 +46,7 @@ def pages(folder: Path, name: str, most: int | None = None) -> list[Page]:
 
 
 def archived_pages(archive: Path, most: int) -> list[bytes]:
-    """The first pages of a web archive, as a reader of archives gives them."""
+    """The first pages of a web archive, as a reader of archives returns them."""
     found = CommonCrawlWarcIterator().iterate(str(archive))
     return [page["content"] for page in islice(found, most)]
 

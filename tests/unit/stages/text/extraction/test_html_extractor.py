@@ -1,4 +1,4 @@
-"""The stage that makes text of pages: what it gives, drops and sets aside."""
+"""The stage that extracts text from pages: what it returns, drops and quarantines."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def run(tmp_path: Path, reader: Any, **options: Any) -> tuple[list[dict[str, Any
 
 
 def test_the_format_is_chosen_by_the_name(tmp_path: Path) -> None:
-    """Of mail, posts and PDF alike, without a word about it."""
+    """For mail, posts and PDF alike, silently."""
     for name, content in (("a.mbox", MAIL * 2), ("Posts.xml", POSTS.encode()), ("a.pdf", pdf("Hello"))):
         folder = tmp_path / name
         folder.mkdir()

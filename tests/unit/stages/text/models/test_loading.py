@@ -1,4 +1,4 @@
-"""Model folders that are damaged, incomplete, or want to run code: an error of ours, and never random results."""
+"""Model folders that are damaged, incomplete, or want to run code: one of our errors, and never random results."""
 
 from __future__ import annotations
 

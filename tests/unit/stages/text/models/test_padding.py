@@ -1,4 +1,4 @@
-"""Padding on the left gives what padding on the right gives, for every kind of network and every back end."""
+"""Padding on the left and on the right lead to the same results, for every kind of network and back end."""
 
 from __future__ import annotations
 

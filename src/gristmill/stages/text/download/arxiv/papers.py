@@ -20,7 +20,7 @@ MAX_LATEX_BYTES = 32 << 20
 _MOST_FILES = 20_000
 _TEXT_SUFFIXES = (".tex", ".ltx", ".latex", ".sty", ".cls", ".def", ".inc")
 _OLD_ID = re.compile(r"([a-z-]+(?:\.[A-Z]{2})?)(\d{7})")
-# What a damaged archive makes `tarfile` raise, besides its own errors.
+# What `tarfile` raises for a damaged archive, in addition to its own errors.
 _DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, OverflowError, IndexError)
 
 
@@ -118,7 +118,7 @@ def _paper(name: str, content: bytes, offset: int) -> Iterator[Paper | Broken]:
         files: dict[str, str] = {}
         for found in _files(name, content):
             if isinstance(found, Broken):
-                yield replace(found, rest=False)  # the next paper is not touched by it
+                yield replace(found, rest=False)  # the next paper is not affected
                 if found.rest:
                     return
             else:

@@ -98,7 +98,7 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         names = self.outputs()[1]
         try:
             table = table_of(documents, names)
-        except UnicodeEncodeError:  # half of a surrogate pair: somewhere in very few of them
+        except UnicodeEncodeError:  # lone surrogates are very rare
             good = [
                 place for place, document in zip(kept, documents, strict=True) if self._holds(batch, place, document)
             ]

@@ -151,7 +151,7 @@ class _PythonComments:
                 self._must_continue = False
                 return end
             self._at = end
-            # Once a string is broken off, the next long one is held to the same rule: a slip that others copy.
+            # After an unterminated string, the next long one follows the same rule: a quirk that others copy.
             if self._must_continue and not source[end - 3 : end].endswith(("\\\n", "\\\r\n")):
                 return end
         raise UnreadableSourceError("a string is not terminated")

@@ -115,14 +115,14 @@ class _TextMeter(HTMLParser):
             self._flush()
 
     def close(self) -> None:
-        # What had no end in what was fed so far is now looked at for the last time.
+        # Unfinished markup is examined for the last time.
         self._unfinished.clear()
         super().close()
         self._flush()
 
     def parse_starttag(self, i: int) -> int:
         if self._unfinished["tag"] >= _MOST_UNFINISHED and self._unfinished[">"]:
-            # So many tags in a row that the rest of the page does not end: all of it is text.
+            # After this many tags in a row without an end, the rest of the page counts as text.
             self.handle_data(self.rawdata[i:])
             return len(self.rawdata)
         end = super().parse_starttag(i)

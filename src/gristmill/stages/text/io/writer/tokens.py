@@ -223,7 +223,7 @@ class TokenWriter(BaseWriter):
         if found is None:
             raise UsageError(
                 f"append_eod: the tokenizer {self.tokenizer} does not define an end-of-text token. "
-                f"{self.encoder.told_special_tokens()} Pass one as eod_token, or append_eod=False."
+                f"{self.encoder.told_special_tokens()} Pass eod_token (--eod-token), or append_eod=False (--no-eod)."
             )
         return found
 

@@ -283,7 +283,7 @@ class DebertaEncoder(nn.Module):  # type: ignore[misc]
             tokens = layer(tokens, packing)
         hidden = tokens.new_zeros(hidden.shape).index_put_((packing.inside,), tokens)
         if self.first_only:
-            # The distance of the first token from each: 0, and then less and less.
+            # The distance of the first token from each: 0, then decreasing.
             positions = (buckets + self.span).clamp(0, 2 * self.span - 1)[1 : length + 1].flip(0)
             hidden = self.layers[-1](hidden, attention_mask > 0, positions)
         return BaseModelOutput(last_hidden_state=hidden)

@@ -28,7 +28,7 @@ from gristmill.stages.text.models.transformers_internals import is_exact_gelu
 
 # A layer that narrows its inputs by more than this is a head: it is cheap, and the labels depend on it.
 _NARROWEST = 4
-# The most that two neighbouring weights of one sign may sum to: 255 * 128 fits 16 bits with a sign.
+# Maximum sum of two neighbouring weights of one sign: 255 * 128 fits 16 bits with a sign.
 _PAIR_LIMIT = 128.0
 
 

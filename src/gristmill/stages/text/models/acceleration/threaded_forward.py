@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# Tokens of a part, where there are enough: several parts for each thread let one that has short documents take more.
+# Tokens per part, if there are enough: with several parts per thread, a thread with short documents takes more.
 PART_TOKENS = 1024
 
 
@@ -61,7 +61,7 @@ class _ThreadedForward:
             )
             for start, end in itertools.pairwise(ends)
         ]
-        # A caller that handles an error and retries with less needs the memory of all parts back.
+        # A caller that handles an error and retries with less needs the memory of all parts.
         wait(running)
         return _joined([future.result() for future in running])
 

@@ -107,7 +107,7 @@ class _Converter:
         self._body = _DOCUMENT.search(main) is None
         self._input.push(Frame(main))
         self._read()
-        if not self._body:  # a part of something larger, that only shows a document class
+        if not self._body:  # a part of something larger that only shows a document class
             self._body = True
             self._input.push(Frame(main))
             self._read()
@@ -197,7 +197,7 @@ class _Converter:
 
     def _paragraph(self) -> None:
         if self._formula.end == "$":
-            self._end_math()  # a formula in the line never goes on behind a blank line: the mark was something else
+            self._end_math()  # an inline formula never continues after a blank line: the mark was something else
         if self._formula.end:
             self._formula.add("\n")
         elif self._body:

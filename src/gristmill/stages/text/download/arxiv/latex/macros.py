@@ -159,7 +159,7 @@ def _until(source: Input, border: str) -> str:
     return content
 
 
-# Definitions: each reads its arguments, and returns what is to be known ----------------------------------------------
+# Definitions: each reads its arguments, and returns the macro to define ----------------------------------------------
 
 _Defined = tuple[str, Macro] | None
 

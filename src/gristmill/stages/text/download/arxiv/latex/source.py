@@ -1,4 +1,4 @@
-"""Prepares LaTeX files: decodes them, removes comments, and sets verbatim parts aside."""
+"""Prepares LaTeX files: decodes them, removes comments, and stores verbatim parts separately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ENCODINGS: Mapping[str, str] = {
 }  # fmt: skip
 _INPUT_ENCODING = re.compile(rb"\\usepackage\s*\[([\w-]{2,20})\]\s*\{inputenc\}")
 _CONTROL = {code: None for code in range(32) if chr(code) not in "\t\n"} | {0x7F: None}
-# The end of a `\verb` is looked for only so far: nothing but beginnings must not take the square of their size.
+# The search for the end of a `\verb` is limited: unterminated ones must not take quadratic time.
 _PIECES = re.compile(
     r"\\(?:begin[ ]?\{(?P<kind>verbatim\*?|Verbatim\*?|lstlisting\*?|minted|alltt|comment|filecontents\*?|CCSXML)\}"
     r"|(?:verb\*?|lstinline)(?P<mark>[^a-zA-Z*\s\[{])(?P<code>[^\n]{0,400}?)(?P=mark)"
@@ -21,7 +21,7 @@ _PIECES = re.compile(
 )
 _OPTIONS = re.compile(r"(?:\[[^\]\n]{0,500}\]|\{[^}\n]{0,100}\})*")
 ASIDE = "\x01"
-"""Delimits the number of a part that was set aside."""
+"""Delimits the number of a verbatim part."""
 
 
 def decoded(content: bytes) -> str:
