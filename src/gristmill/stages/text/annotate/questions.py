@@ -26,7 +26,7 @@ INVALID, NO_TEXT, TRUNCATED = "llm_invalid_answer", "llm_no_text", "llm_answer_t
 _BYTES_PER_TOKEN = 3
 """For servers that do not report token counts; few texts have more tokens than this estimate."""
 _UNANSWERED = 64
-"""So many failed requests without an answer between them mean that the server answers nothing."""
+"""Number of failed requests in a row after which a server is considered down."""
 _OTHERS_S, _LOOK_S = 60.0, 0.1
 """How long requests of other workers may stay unchanged in a budget, and how often that is looked at."""
 
@@ -194,7 +194,7 @@ class Questioner:
             raise call.stop
         failures = [(call.replies[places[0]] or (None, None))[1] for places in call.asked.values()]
         lost = [failure for failure in failures if failure is not None and failure.passing]
-        if lost and len(lost) == len(failures):
+        if lost and len(lost) == len(failures) and not call.figures.cached:
             raise _nothing_answered(len(lost), lost[-1].detail)
 
     # --- in the event loop ---
@@ -447,7 +447,7 @@ class _UnusableError(Exception):
 def _nothing_answered(requests: int, detail: str) -> LLMServerError:
     return LLMServerError(
         f"The model server answered none of {requests:,} requests. Last error: {detail} Check the server, then run the "
-        "same command again to resume.",
+        "same command again to resume. If it answers others, --ignore-failures quarantines these documents.",
         can_be_retried=False,
     )
 

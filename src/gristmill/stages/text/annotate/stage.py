@@ -140,7 +140,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.model = model
         self.generation_config = GenerationConfig.of(generation_config)
         self.output_field = output_field
-        self.json_schema = None if json_schema is None else dict(json_schema)
+        self.json_schema = dict(json_schema) if isinstance(json_schema, Mapping) else json_schema
         self.fields = fields
         self.response_format = response_format
         self.text_field = text_field
@@ -196,7 +196,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def _check_chunks(self) -> None:
         if self.max_chunk_chars is None:
             return
-        if isinstance(self.max_chunk_chars, bool) or self.max_chunk_chars < 1:
+        if type(self.max_chunk_chars) is not int or self.max_chunk_chars < 1:
             raise UsageError(f"LLMStage(max_chunk_chars={self.max_chunk_chars!r}): must be at least 1, or None.")
         if self.join is None:
             raise UsageError(

@@ -199,6 +199,17 @@ def test_a_server_that_answers_nothing_ends_the_run() -> None:
         LLMStage("{{ text }}", model="m", client=refused).process(_batch("a", "b"))
 
 
+def test_a_resumed_batch_is_not_ended_by_the_one_document_that_has_no_answer(tmp_path: Path) -> None:
+    """Its other answers are cached, so nothing else is left to ask about."""
+    client = FunctionModel(
+        lambda messages: LLMRequestError("500") if "bad" in messages[-1]["content"] else "ok", max_retries=0
+    )
+    _run(_cached(tmp_path, client), _batch("good"))
+    batch = _batch("good", "bad")
+    assert _run(_cached(tmp_path, client), batch)["answer"] == ["ok"]
+    assert [cause for _, cause, _ in _causes(batch)] == ["llm_no_answer"]
+
+
 def test_a_server_that_stops_answering_ends_the_run_within_a_batch() -> None:
     answers = iter(["first"] * 10)
     client = FunctionModel(lambda _: next(answers, None) or LLMRequestError("429: no quota"), max_retries=0)
@@ -236,6 +247,8 @@ def test_long_documents_in_chunks() -> None:
         ({"max_chunk_chars": 5, "join": "mean"}, "does not apply to column 'answer'"),
         ({"max_chunk_chars": 5, "join": "cat"}, "Did you mean 'concat'|choose one of"),
         ({"max_chunk_chars": 0, "join": "concat"}, "at least 1"),
+        ({"max_chunk_chars": 2.5, "join": "concat"}, "at least 1"),
+        ({"json_schema": '{"type": "object"}'}, "must describe an object"),
         ({"fields": ["x"]}, "needs json_schema"),
         ({"json_schema": SCORE, "fields": ["scor"]}, "Did you mean 'score'"),
         ({"json_schema": {"type": "string"}}, "must describe an object"),
