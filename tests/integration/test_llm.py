@@ -65,6 +65,7 @@ EXPECTED = echo({"messages": MESSAGES})
         Fault(body=b'{"choices": []}'),
         Fault(body=b'{"choices": [{"message": {"content": 7}}]}'),
         Fault(body=b"data: {broken\n\n"),
+        Fault(body=b'data: {"choices": [{"delta": {"content": 7}}]}\n\ndata: [DONE]\n\n'),
         Fault(delay_s=30.0),
     ],
     ids=lambda fault: f"{fault.status}-{fault.cut_after}-{(fault.body or b'')[:8]!r}-{fault.delay_s}",
@@ -284,14 +285,15 @@ def test_why_finds_answers_that_are_kept_elsewhere(tmp_path: Path) -> None:
 
 def test_the_key_appears_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-very-secret-key")
-    source = _documents(tmp_path / "in", ["a", "b", "c"])
-    echoes = Fault(status=400, body=b"you sent Bearer sk-very-secret-key")
-    with model_server(always={"b": echoes}) as server:
+    source = _documents(tmp_path / "in", list("abcdef"))
+    said = b'{"you sent": "Bearer sk-very-secret-key"}'
+    with model_server(always={"b": Fault(status=400, body=said), "c": Fault(body=said)}) as server:
         job = pipeline(source, tmp_path / "out", server.url, api_key_env="MY_KEY", prompt="{{ text }}")
         job.run(LocalExecutor(config={"num_cpus": 1}), progress=False, error_budget=None)
         assert server.authorization == "Bearer sk-very-secret-key"
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 8
+    assert [entry.record.detail.count("***") for entry in read_quarantine(tmp_path / "out")] == [1, 1]
     assert not [path for path in files if b"very-secret" in path.read_bytes()]
 
 
@@ -310,6 +312,22 @@ def test_a_budget_ends_a_run_and_a_larger_one_resumes_it(tmp_path: Path) -> None
         large.run(LocalExecutor(config={"num_cpus": 2}), progress=False)
         assert server.answered == 60
     assert len(_rows(tmp_path / "out")) == 60
+
+
+def test_workers_share_a_budget_and_lose_no_answer(tmp_path: Path) -> None:
+    """None stops while requests of another are under way, so what they paid for is kept and the budget is used up."""
+    source = _documents(tmp_path / "in", [f"text {number} " + "word " * 30 for number in range(120)], files=6)
+    options = {"generation_config": {"max_tokens": 50}, "max_concurrent_requests": 6, "budget_tokens": 4000}
+    with model_server(delay_s=0.3) as server:
+        job = pipeline(source, tmp_path / "out", server.url, **options)
+        job.stages[1] = job.stages[1].with_(num_workers=2)
+        with pytest.raises(LLMBudgetError) as caught:
+            job.run(LocalExecutor(config={"num_cpus": 3}), progress=False)
+        assert server.most_at_once > 6
+        asked = len(server.requests)
+    assert len(Ledger(tmp_path / "out").answers()) == asked
+    most = 350  # of one request
+    assert 4000 - most < caught.value.facts["spent_tokens"] <= 4000
 
 
 @contextmanager

@@ -102,6 +102,10 @@ def test_options_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
         AsyncOpenAIClient(base_ulr="http://x")
     with pytest.raises(UsageError, match="http"):
         AsyncOpenAIClient(base_url="localhost:8000")
+    for url in ("http://x/v1?key=sk-hidden", "http://me:sk-hidden@x/v1"):
+        with pytest.raises(UsageError, match="api_key_env") as caught:
+            AsyncOpenAIClient(base_url=url)
+        assert "hidden" not in str(caught.value)
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     client = AsyncOpenAIClient(base_url="http://x/v1/", api_key_env="NO_SUCH_KEY")
     with pytest.raises(UsageError, match="NO_SUCH_KEY"):

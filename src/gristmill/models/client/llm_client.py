@@ -257,7 +257,7 @@ class AsyncLLMClient:
                     generation_config=config,
                 )
             except (LLMRequestError, OSError) as error:
-                problem = error if isinstance(error, LLMRequestError) else _passing(error)
+                problem = error if isinstance(error, LLMRequestError) else LLMRequestError(_told(error))
                 if problem.is_overload:
                     limit.note_overload(begun, problem.retry_after_s)
             else:
@@ -287,7 +287,5 @@ class AsyncLLMClient:
         return {**vars(self), "_limits": None}
 
 
-def _passing(error: BaseException) -> LLMRequestError:
-    return LLMRequestError(
-        f"No answer from the model: {type(error).__name__}: {error}", can_be_retried=True, is_overload=False
-    )
+def _told(error: BaseException) -> str:
+    return f"No answer from the model: {type(error).__name__}: {error}"

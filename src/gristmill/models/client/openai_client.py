@@ -59,10 +59,11 @@ class _Connection:
         self.base_url = str(options.get("base_url") or os.environ.get(_URL_VARIABLE) or _DEFAULT_URL).rstrip("/")
         if not self.base_url.startswith(("http://", "https://")):
             raise UsageError(f"{who}(base_url={self.base_url!r}): must be a URL that begins with http:// or https://.")
-        if "@" in urlsplit(self.base_url).netloc:
+        parts = urlsplit(self.base_url)
+        if "@" in parts.netloc or parts.query or parts.fragment:
             raise UsageError(
-                f"{who}(base_url=…) contains a user name or a password. Remove them from the URL, and pass the "
-                "credentials in an environment variable with api_key_env."
+                f"{who}(base_url=…) contains a user name or a password, or a query ('?…'). Remove them from the URL "
+                "and pass the credentials in an environment variable with api_key_env."
             )
         self.api_key_env: str | None = options.get("api_key_env")
         self._given_key: str | None = options.get("api_key")
@@ -199,12 +200,20 @@ class AsyncOpenAIClient(AsyncLLMClient):
             raise LLMRequestError(f"The connection broke before the answer was complete ({told}).") from error
         if response.status != 200:
             raise self._refused(response.status, response.body, response.headers)
-        return _streamed(response.body) if generation_config.stream else _parsed(response.body)
+        try:
+            return _streamed(response.body) if generation_config.stream else _parsed(response.body)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            told = self._connection.without_secrets(str(error))[:_SHOWN]
+            raise LLMRequestError(
+                f"The response is not a chat completion ({told}): {self._shown(response.body)}"
+            ) from None
+
+    def _shown(self, body: bytes) -> str:
+        said = self._connection.without_secrets(body.decode("utf-8", "replace")).strip()
+        return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"
 
     def _refused(self, status: int, body: bytes, headers: Mapping[str, str]) -> LLMRequestError:
-        said = self._connection.without_secrets(body.decode("utf-8", "replace")).strip()
-        said = said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"
-        message = f"The model server answered with status {status}: {said or '(no text)'}"
+        message = f"The model server answered with status {status}: {self._shown(body) or '(no text)'}"
         if status in _HOPELESS:
             return LLMServerError(
                 f"{message}\n{_HOPELESS[status]} Server: {self._connection.base_url}.",
@@ -326,18 +335,13 @@ def retry_after_s(value: str | None, *, now: float | None = None) -> float | Non
 
 
 def _parsed(body: bytes) -> Answer:
-    try:
-        found = orjson.loads(body)
-        choices = found["choices"]
-        texts = tuple(choice["message"].get("content") for choice in choices)
-        reasons = tuple(str(choice.get("finish_reason") or "") for choice in choices)
-        if not all(text is None or isinstance(text, str) for text in texts) or not texts:
-            raise TypeError("no text in it")
-        prompt, completion = _usage(found)
-        return Answer(texts, str(found.get("model") or ""), prompt, completion, reasons)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        shown = body[:_SHOWN].decode("utf-8", "replace")
-        raise LLMRequestError(f"The response is not a chat completion ({error}): {shown!r}") from error
+    found = orjson.loads(body)
+    choices = found["choices"]
+    texts = tuple(choice["message"].get("content") for choice in choices)
+    reasons = tuple(str(choice.get("finish_reason") or "") for choice in choices)
+    if not all(text is None or isinstance(text, str) for text in texts) or not texts:
+        raise TypeError("no text in it")
+    return Answer(texts, str(found.get("model") or ""), *_usage(found), reasons)
 
 
 def _usage(found: Mapping[str, Any]) -> tuple[int | None, int | None]:
@@ -360,17 +364,14 @@ def _streamed(body: bytes) -> Answer:
         if data == b"[DONE]":
             ended = True
             continue
-        try:
-            event = orjson.loads(data)
-            model = str(event.get("model") or model)
-            usage = _usage(event) if event.get("usage") else usage
-            for choice in event.get("choices") or ():
-                index = int(choice.get("index", 0))
-                texts.setdefault(index, []).append((choice.get("delta") or {}).get("content") or "")
-                if choice.get("finish_reason"):
-                    reasons[index] = str(choice["finish_reason"])
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise LLMRequestError(f"An event of the stream cannot be read ({error}): {data[:_SHOWN]!r}") from error
+        event = orjson.loads(data)
+        model = str(event.get("model") or model)
+        usage = _usage(event) if event.get("usage") else usage
+        for choice in event.get("choices") or ():
+            index = int(choice.get("index", 0))
+            texts.setdefault(index, []).append((choice.get("delta") or {}).get("content") or "")
+            if choice.get("finish_reason"):
+                reasons[index] = str(choice["finish_reason"])
     if not texts or (not ended and len(reasons) < len(texts)):
         raise LLMRequestError("The stream ended before the answer was complete.")
     order = sorted(texts)

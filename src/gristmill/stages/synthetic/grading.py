@@ -34,10 +34,7 @@ Give your reasons in at most 100 words, then the total."""
 
 _SCHEMA: Mapping[str, Any] = {
     "type": "object",
-    "properties": {
-        "reasons": {"type": "string"},
-        "grade": {"type": "integer", "minimum": 0, "maximum": 5},
-    },
+    "properties": {"reasons": {"type": "string"}, "grade": {"type": "integer", "minimum": 0, "maximum": 5}},
     "required": ["reasons", "grade"],
     "additionalProperties": False,
 }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gristmill.errors import UsageError, did_you_mean
 from gristmill.models.client.llm_client import (
@@ -100,7 +100,11 @@ class BaseSyntheticStage(LLMStage):
 
     @cached_property
     def _templates(self) -> tuple[Any, Any]:
-        return _Prompt(self), None if self.system_prompt is None else _Fixed(self.system_prompt)
+        user = _Prompt([str(self.input_field)], self._process_llm_prompt)
+        return user, None if self.system_prompt is None else _Prompt([], self._system_message)
+
+    def _system_message(self, _sample: Mapping[str, Any]) -> str:
+        return str(self.system_prompt)
 
     def _process_llm_prompt(self, sample: Mapping[str, Any]) -> str:
         """The user message for one document, given its columns."""
@@ -118,27 +122,11 @@ class BaseSyntheticStage(LLMStage):
         return super()._joined(column, made)
 
 
-class _Prompt:
-    """The user message in place of a Jinja template: nothing in a document or prompt is evaluated."""
+class _Prompt(NamedTuple):
+    """A message in place of a Jinja template: nothing in a document or prompt is evaluated."""
 
-    def __init__(self, stage: BaseSyntheticStage) -> None:
-        self._stage = stage
-        self.columns = [str(stage.input_field)]
-
-    def render(self, values: Mapping[str, Any]) -> str:
-        return self._stage._process_llm_prompt(values)
-
-
-class _Fixed:
-    """The system message, the same for every document."""
-
-    columns: tuple[str, ...] = ()
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def render(self, values: Mapping[str, Any]) -> str:
-        return self._text
+    columns: list[str]
+    render: Callable[[Mapping[str, Any]], str]
 
 
 class BlockingClient(AsyncLLMClient):

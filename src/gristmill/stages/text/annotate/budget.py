@@ -7,8 +7,11 @@ import os
 import struct
 from dataclasses import dataclass
 
+import orjson
+
 from gristmill.errors import UsageError
 from gristmill.ledger.record.answer_cache import Spent
+from gristmill.models.client.llm_client import GenerationConfig
 
 _STATE = struct.Struct("<QQQQ")  # spent: tokens in, out; reserved: tokens in, out
 _PER_MILLION = 1e6
@@ -78,6 +81,9 @@ class SharedBudget:
         limits: Spending limits.
         spent: Amount spent before, used if the file does not exist yet.
 
+    Attributes:
+        reserved: Amount that was reserved by requests in progress, of all workers, before the last call.
+
     Example:
         >>> budget = SharedBudget(None, Limits(tokens=100))
         >>> budget.reserve(Spent(60, 20)), budget.reserve(Spent(30, 0))
@@ -91,7 +97,7 @@ class SharedBudget:
         self.limits = limits
         self._file: int | None = None
         self._memory = _STATE.pack(spent.prompt_tokens, spent.completion_tokens, 0, 0)
-        self._held = Spent()
+        self._held = self.reserved = Spent()
         if path is not None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -122,8 +128,8 @@ class SharedBudget:
         if self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            was, held = self._figures()
-            now, keeps = was + spent, held + reserved
+            was, self.reserved = self._figures()
+            now, keeps = was + spent, self.reserved + reserved
             if checked and not self.limits.allows(now + keeps):
                 return False
             data = _STATE.pack(
@@ -150,17 +156,19 @@ class SharedBudget:
 def reset_budget(path: str, spent: Spent) -> None:
     """Write the amount actually spent, before a run; reservations of an interrupted run are released."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.pwrite(file, _STATE.pack(spent.prompt_tokens, spent.completion_tokens, 0, 0), 0)
-    finally:
-        os.close(file)
+    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as file:
+        file.write(_STATE.pack(spent.prompt_tokens, spent.completion_tokens, 0, 0))
 
 
-def worst_case(messages: list[dict[str, str]], max_tokens: int) -> Spent:
+def worst_case(messages: list[dict[str, str]], config: GenerationConfig) -> Spent:
     """Maximum number of tokens that a request can use.
 
-    A token represents at least one byte; the rest allows for what a server's chat template adds.
+    A token represents at least one byte; the rest allows for what a server's chat template adds. Servers may count
+    other fields, such as a JSON schema, as part of the prompt.
     """
-    size = sum(len(message["content"].encode()) + 16 for message in messages)
-    return Spent(size + 64, max_tokens)
+    extra = config.extra_kwargs or {}
+    lengths = [config.max_tokens, *(extra.get(name) for name in ("max_tokens", "max_completion_tokens"))]
+    size = sum(len(message["content"].encode()) + 16 for message in messages) + 64
+    if extra:
+        size += len(orjson.dumps(extra))
+    return Spent(size, max(length for length in (0, *lengths) if isinstance(length, int)))

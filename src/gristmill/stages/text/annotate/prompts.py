@@ -59,7 +59,7 @@ class PromptTemplate:
             template = environment.from_string(self.source)
         except TemplateError as error:
             raise UsageError(
-                f"{self.parameter} is not a valid Jinja template: {error}.", parameter=self.parameter
+                f"{self.parameter} is not a valid Jinja template: {str(error).rstrip('.')}.", parameter=self.parameter
             ) from error
         return _Compiled(template, frozenset(names), dict(template.globals), (TemplateError, *_RENDERING))
 

@@ -25,6 +25,10 @@ INVALID, NO_TEXT, TRUNCATED = "llm_invalid_answer", "llm_no_text", "llm_answer_t
 """Causes under which documents are quarantined."""
 _BYTES_PER_TOKEN = 3
 """For servers that do not report token counts; few texts have more tokens than this estimate."""
+_UNANSWERED = 64
+"""Number of failed requests in a row after which a server is considered down."""
+_OTHERS_S, _LOOK_S = 60.0, 0.1
+"""How long requests of other workers may stay unchanged in a budget, and how often that is looked at."""
 
 
 @dataclass(slots=True)
@@ -133,6 +137,7 @@ class Questioner:
         self._recent: dict[bytes, CachedAnswer] = {}  # recorded since the cache was last refreshed
         self._under_way = 0
         self._overloads = 0
+        self._unanswered = 0
         self._freed = asyncio.Event()
         self._running: list[Figures] = []
         self._counted_to = 0.0
@@ -189,12 +194,8 @@ class Questioner:
             raise call.stop
         failures = [(call.replies[places[0]] or (None, None))[1] for places in call.asked.values()]
         lost = [failure for failure in failures if failure is not None and failure.passing]
-        if lost and len(lost) == len(failures):
-            raise LLMServerError(
-                f"The model server answered none of {len(lost):,} requests. Last error: {lost[-1].detail} Check the "
-                "server, then run the same command again to resume.",
-                can_be_retried=False,
-            )
+        if lost and len(lost) == len(failures) and not call.figures.cached:
+            raise _nothing_answered(len(lost), lost[-1].detail)
 
     # --- in the event loop ---
 
@@ -305,6 +306,10 @@ class Questioner:
                 return
             cause = NO_ANSWER if error.can_be_retried else REFUSED
             reply = (None, Failure(cause, str(error), passing=error.can_be_retried))
+            self._unanswered += error.can_be_retried
+            if self._unanswered >= max(_UNANSWERED, self._client.max_concurrent_requests):
+                call.stop = call.stop or _nothing_answered(self._unanswered, str(error))
+                return
         except Exception as error:
             call.stop = call.stop or error
             return
@@ -373,13 +378,14 @@ class Questioner:
 
     async def _paid(self, call: _Call, key: bytes, messages: Messages, source: tuple[str, int]) -> CachedAnswer:
         """The answer of the model; reserved in the budget first, recorded immediately."""
-        worst = worst_case(messages, self._config.max_tokens or 0)
+        worst = worst_case(messages, self._config)
         await self._reserve(call, worst)
         spent = Spent()
         self._under_way += 1
         try:
             call.figures.requests += 1
             answer = await self._client.answer(messages=messages, model=self._model, generation_config=self._config)
+            self._unanswered = 0
             spent = _spent(answer, messages)
             call.figures.spent += spent
             if self._cache is None:
@@ -400,24 +406,34 @@ class Questioner:
         Raises:
             LLMBudgetError: It does not fit even without other requests.
         """
+        others, since, looks = Spent(), time.monotonic(), 0
         while not self._budget.reserve(worst):
             if call.stop is not None:
                 raise call.stop
-            if self._under_way == 0:
-                spent, limits = self._budget.spent, self._budget.limits
-                raise LLMBudgetError(
-                    f"Stage {self._stage!r} has spent {limits.describe(spent)}, and the next request may use up to "
-                    f"{worst.tokens:,} tokens, so it stopped before exceeding the budget.",
-                    stage=self._stage,
-                    file=None,
-                    row=None,
-                    traceback=None,
-                    can_be_ignored=False,
-                    spent_tokens=spent.tokens,
-                    spent_cost=limits.cost_of(spent),
-                )
-            self._freed.clear()
-            await self._freed.wait()
+            if self._under_way:
+                self._freed.clear()
+                await self._freed.wait()
+                continue
+            if others != (others := self._budget.reserved):
+                since = time.monotonic()
+            looks = 0 if others.tokens else looks + 1
+            if looks == 2 or time.monotonic() > since + _OTHERS_S:
+                break
+            await asyncio.sleep(_LOOK_S)  # another worker may be between two requests
+        else:
+            return
+        spent, limits = self._budget.spent, self._budget.limits
+        raise LLMBudgetError(
+            f"Stage {self._stage!r} has spent {limits.describe(spent)}, and the next request may use up to "
+            f"{worst.tokens:,} tokens, so it stopped before exceeding the budget.",
+            stage=self._stage,
+            file=None,
+            row=None,
+            traceback=None,
+            can_be_ignored=False,
+            spent_tokens=spent.tokens,
+            spent_cost=limits.cost_of(spent),
+        )
 
 
 class _UnusableError(Exception):
@@ -426,6 +442,14 @@ class _UnusableError(Exception):
     def __init__(self, cause: str, message: str) -> None:
         super().__init__(message)
         self.cause = cause
+
+
+def _nothing_answered(requests: int, detail: str) -> LLMServerError:
+    return LLMServerError(
+        f"The model server answered none of {requests:,} requests. Last error: {detail} Check the server, then run the "
+        "same command again to resume. If it answers others, --ignore-failures quarantines these documents.",
+        can_be_retried=False,
+    )
 
 
 def _spent(answer: Answer, messages: Messages) -> Spent:

@@ -140,7 +140,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.model = model
         self.generation_config = GenerationConfig.of(generation_config)
         self.output_field = output_field
-        self.json_schema = None if json_schema is None else dict(json_schema)
+        self.json_schema = dict(json_schema) if isinstance(json_schema, Mapping) else json_schema
         self.fields = fields
         self.response_format = response_format
         self.text_field = text_field
@@ -176,19 +176,16 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
                     f"{did_you_mean(str(value), known)}"
                 )
         if self._client is not None and (self._options["base_url"] or self._options["api_key_env"]):
-            raise UsageError(
-                "LLMStage: pass either client, or base_url and api_key_env; a client has its own settings."
-            )
+            raise UsageError("LLMStage: pass either client or base_url and api_key_env: a client has its own settings.")
         if self._client is not None and not isinstance(self._client, AsyncLLMClient):
-            raise UsageError(
-                f"LLMStage(client={self._client!r}): must be an AsyncLLMClient, such as AsyncOpenAIClient."
-            )
+            raise UsageError(f"LLMStage(client={self._client!r}): must be a client such as AsyncOpenAIClient.")
         if self.json_schema is None and self.fields is not None:
             raise UsageError("LLMStage(fields=…) needs json_schema: fields are its properties.")
-        if self.generation_config.n not in (None, 1):
+        answers = (self.generation_config.extra_kwargs or {}).get("n", self.generation_config.n)
+        if answers not in (None, 1):
             raise UsageError(
-                f"LLMStage: generation_config asks for n={self.generation_config.n} answers, but a document has only "
-                "one. Use several stages with different seeds and names."
+                f"LLMStage: generation_config asks for n={answers} answers, but a document has only one. Use "
+                "several stages with different seeds and names."
             )
         self._limits.check()
         if self._limits.is_limited and self.generation_config.max_tokens is None:
@@ -199,7 +196,7 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def _check_chunks(self) -> None:
         if self.max_chunk_chars is None:
             return
-        if isinstance(self.max_chunk_chars, bool) or self.max_chunk_chars < 1:
+        if type(self.max_chunk_chars) is not int or self.max_chunk_chars < 1:
             raise UsageError(f"LLMStage(max_chunk_chars={self.max_chunk_chars!r}): must be at least 1, or None.")
         if self.join is None:
             raise UsageError(
@@ -439,12 +436,8 @@ class LLMStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     @cached_property
     def _properties(self) -> dict[str, tuple[str | None, str]]:
         """For each column, its property in answers, and how the values of chunks are combined."""
-        columns = (
-            {self.output_field: None}
-            if self._schema is None
-            else {column: name for name, column in self._schema.columns.items()}
-        )
-        return {column: (name, self._join_of(column)) for column, name in columns.items()}
+        names = {} if self._schema is None else {column: name for name, column in self._schema.columns.items()}
+        return {column: (names.get(column), self._join_of(column)) for column in self._columns()}
 
     def _joined(self, column: str, values: list[Any]) -> Any:
         """The value of a document, combined from the answers to its chunks."""

@@ -13,13 +13,7 @@ import pyarrow as pa
 from gristmill.errors import UsageError, did_you_mean, require_module
 
 _FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re.IGNORECASE)
-_ARROW = {
-    "string": pa.large_string(),
-    "integer": pa.int64(),
-    "number": pa.float64(),
-    "boolean": pa.bool_(),
-}
-_NUMBERS = ("integer", "number")
+_ARROW = {"string": pa.large_string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 _SHOWN = 300
 
 
@@ -52,10 +46,8 @@ class AnswerSchema:
             )
         if isinstance(fields, str):
             raise UsageError(f"fields={fields!r} is a single string; pass a list of properties: fields=[{fields!r}].")
-        chosen = dict.fromkeys(properties) if fields is None else fields
-        self.columns = (
-            dict(chosen) if isinstance(chosen, Mapping) and fields is not None else {one: one for one in chosen}
-        )
+        chosen = list(properties) if fields is None else fields
+        self.columns = dict(chosen) if isinstance(chosen, Mapping) else {one: one for one in chosen}
         for name in self.columns:
             if name not in properties:
                 raise UsageError(
@@ -72,13 +64,14 @@ class AnswerSchema:
     def _validator(self) -> Any:
         require_module("jsonschema", "A JSON schema for answers")
         from jsonschema import SchemaError, validators
+        from referencing import Registry
 
         cls = validators.validator_for(self.schema, default=validators.Draft202012Validator)
         try:
             cls.check_schema(self.schema)
         except SchemaError as error:
             raise UsageError(f"json_schema is not a valid JSON schema: {error.message}.") from error
-        return cls(self.schema)
+        return cls(self.schema, registry=Registry())  # which looks nothing up on the network
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key != "_validator"}
@@ -91,8 +84,11 @@ class AnswerSchema:
         """The values in an answer; a Markdown fence around the JSON is ignored.
 
         Raises:
-            InvalidAnswerError: It is not JSON, or does not match the schema.
+            InvalidAnswerError: It is not JSON, does not match the schema, or does not fit its columns.
+            UsageError: The schema has a reference that leads nowhere.
         """
+        from referencing.exceptions import Unresolvable
+
         fenced = _FENCE.match(text)
         try:
             values = orjson.loads(fenced[1] if fenced else text)
@@ -102,10 +98,19 @@ class AnswerSchema:
             problem = next(self._validator.iter_errors(values), None)
         except RecursionError as error:
             raise InvalidAnswerError("nested too deeply") from error
+        except Unresolvable as error:
+            raise UsageError(f"json_schema has the reference {error.ref!r}, which leads nowhere.") from error
         if problem is not None:
             where = "/".join(map(str, problem.absolute_path)) or "the answer"
             raise InvalidAnswerError(f"{where}: {problem.message[:_SHOWN]}")
-        return dict(values)
+        if not isinstance(values, dict):
+            raise InvalidAnswerError("the answer: not a JSON object")
+        for name in self.columns:
+            try:
+                column_of([values.get(name)], self.type_of(name), "first")
+            except (pa.ArrowException, OverflowError, TypeError) as error:
+                raise InvalidAnswerError(f"{name}: cannot be stored ({str(error)[:_SHOWN]})") from error
+        return values
 
     def type_of(self, name: str) -> pa.DataType | None:
         """The Arrow type of a property; None if it is kept as JSON."""
@@ -118,12 +123,8 @@ class AnswerSchema:
             kind = "string" if all(isinstance(one, str) for one in described["enum"]) else None
         if kind == "array":
             items = described.get("items")
-            inner = (
-                _ARROW.get(items.get("type", ""))
-                if isinstance(items, Mapping) and isinstance(items.get("type"), str)
-                else None
-            )
-            return None if inner is None else pa.large_list(inner)
+            inner = items.get("type") if isinstance(items, Mapping) else None
+            return pa.large_list(_ARROW[inner]) if isinstance(inner, str) and inner in _ARROW else None
         return _ARROW.get(kind) if isinstance(kind, str) else None
 
     def response_format(self) -> dict[str, Any]:
@@ -220,4 +221,6 @@ def column_of(values: list[Any], kind: pa.DataType | None, join: str) -> tuple[p
         return pa.array(texts, pa.large_string()), True
     if join == "mean" and pa.types.is_integer(kind):
         kind = pa.float64()
+    if pa.types.is_floating(kind):  # Arrow refuses whole numbers that have no exact float
+        values = [None if value is None else float(value) for value in values]
     return pa.array(values, kind), False

@@ -13,14 +13,7 @@ from typing import Any, Literal
 from gristmill.errors import LLMRequestError, UsageError, did_you_mean, require_module
 from gristmill.models.client.llm_client import Answer, AsyncLLMClient, ConversationFormatter, GenerationConfig, Messages
 from gristmill.stages.text.models.model import check_positive
-from gristmill.stages.text.models.sources import (
-    Secret,
-    check_identifier,
-    check_model,
-    fetch_model,
-    folder_digest,
-    hide,
-)
+from gristmill.stages.text.models.sources import Secret, check_identifier, check_model, fetch_model, folder_digest, hide
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _EXTRA = ("no_repeat_ngram_size", "repetition_penalty")
@@ -261,26 +254,17 @@ class TransformersClient(InProcessClient):
         prompts = [self._tokens(question) for question in questions]
         limit, wanted = self._longest(), config.max_tokens or 2048
         fits = [limit is None or len(prompt) + wanted <= limit for prompt in prompts]
-        answers: list[Answer | LLMRequestError] = [
-            LLMRequestError(
-                f"The prompt has {len(prompt):,} tokens; with max_tokens={wanted:,} that is more than the {limit:,} "
-                f"that {self.model_identifier} supports. Lower max_tokens, or split the document.",
-                can_be_retried=False,
-            )
-            for prompt in prompts
-        ]
         rows = [prompt for prompt, fit in zip(prompts, fits, strict=True) if fit for _ in range(config.n or 1)]
         made = iter(self._completed(rows, config, wanted) if rows else ())
-        for place, (prompt, fit) in enumerate(zip(prompts, fits, strict=True)):
-            if fit:
-                parts = [next(made) for _ in range(config.n or 1)]
-                answers[place] = Answer(
-                    texts=tuple(text for text, _, _ in parts),
-                    model=self.model_identifier,
-                    prompt_tokens=len(prompt),
-                    completion_tokens=sum(count for _, count, _ in parts),
-                    finish_reasons=tuple(reason for _, _, reason in parts),
-                )
+        answers: list[Answer | LLMRequestError] = []
+        for prompt, fit in zip(prompts, fits, strict=True):
+            if not fit:
+                told = f"The prompt has {len(prompt):,} tokens; with max_tokens={wanted:,} that is more than "
+                told += f"the {limit:,} that {self.model_identifier} supports. Lower max_tokens, or split the document."
+                answers.append(LLMRequestError(told, can_be_retried=False))
+                continue
+            texts, counts, reasons = zip(*(next(made) for _ in range(config.n or 1)), strict=True)
+            answers.append(Answer(texts, self.model_identifier, len(prompt), sum(counts), reasons))
         return answers
 
     def _tokens(self, question: Question) -> list[int]:
@@ -399,12 +383,8 @@ class SeededSampling:
         scores = scores.float()
         for warper in self._warpers:
             scores = warper(input_ids, scores)
-        waits = torch.stack(
-            [
-                torch.empty_like(row).exponential_(generator=own)
-                for row, own in zip(scores, self._generators, strict=True)
-            ]
-        )
+        rows = zip(scores, self._generators, strict=True)
+        waits = torch.stack([torch.empty_like(row).exponential_(generator=own) for row, own in rows])
         return scores - waits.log()
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gristmill.errors import UsageError
 from gristmill.ledger.record.answer_cache import Spent
+from gristmill.models.client import GenerationConfig
 from gristmill.stages.text.annotate.budget import Limits, SharedBudget, reset_budget, worst_case
 
 
@@ -53,4 +54,9 @@ def test_limits_are_checked() -> None:
 
 
 def test_worst_case_counts_bytes() -> None:
-    assert worst_case([{"role": "user", "content": "äö"}], 10) == Spent(4 + 16 + 64, 10)
+    messages = [{"role": "user", "content": "äö"}]
+    assert worst_case(messages, GenerationConfig(max_tokens=10)) == Spent(4 + 16 + 64, 10)
+    extra = {"response_format": {"schema": "x" * 500}, "max_completion_tokens": 70}
+    worst = worst_case(messages, GenerationConfig(max_tokens=10, extra_kwargs=extra))
+    assert worst.prompt_tokens > 500 + 4 + 16 + 64
+    assert worst.completion_tokens == 70

@@ -142,6 +142,46 @@ def test_documents_without_a_usable_answer(answer: Any, cause: str) -> None:
     assert [found for _, found, _ in _causes(batch)] == [cause]
 
 
+@pytest.mark.parametrize(
+    ("schema", "answer"),
+    [
+        (True, "3"),
+        (True, "[]"),
+        (True, "null"),
+        (True, '"ab"'),
+        ({"type": "integer"}, '{"made": 18446744073709551615}'),
+        ({"type": "integer"}, '{"made": 1e30}'),
+        ({"type": "array", "items": {"type": "integer"}}, '{"made": [18446744073709551615]}'),
+        ({"type": "object"}, '{"made": %s}' % ('{"a":' * 300 + "1" + "}" * 300)),
+    ],
+)
+def test_a_valid_answer_that_no_column_holds_spoils_only_its_own_row(schema: Any, answer: str) -> None:
+    client = FunctionModel(lambda messages: answer if "bad" in messages[0]["content"] else "{}")
+    batch = _batch("good", "bad", "fine")
+    made = _run(LLMStage("{{ text }}", model="m", client=client, json_schema={"properties": {"made": schema}}), batch)
+    assert made == {"text": ["good", "fine"], "made": [None, None]}
+    assert [cause for _, cause, _ in _causes(batch)] == ["llm_invalid_answer"]
+    assert len(client.asked) == 4  # the third and fourth ask about the bad one, and to repair it
+
+
+def test_whole_numbers_without_an_exact_float_are_rounded() -> None:
+    client = FunctionModel(lambda _: '{"made": 9007199254740993}')
+    schema = {"properties": {"made": {"type": "number"}}}
+    assert _run(LLMStage("{{ text }}", model="m", client=client, json_schema=schema), _batch("a"))["made"] == [2.0**53]
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/nosuch", "http://127.0.0.1:9/schema.json"])
+def test_references_that_lead_nowhere_are_named(reference: str) -> None:
+    stage = LLMStage(
+        "{{ text }}",
+        model="m",
+        client=FunctionModel(lambda _: '{"made": 1}'),
+        json_schema={"properties": {"made": {"$ref": reference}}},
+    )
+    with pytest.raises(UsageError, match="leads nowhere"):
+        stage.process(_batch("a"))
+
+
 def test_truncated_answers_can_be_kept() -> None:
     client = FunctionModel(lambda _: Answer(("half of",), finish_reasons=("length",)))
     assert _run(LLMStage("{{ text }}", model="m", client=client, truncated="keep"), _batch("a"))["answer"] == [
@@ -157,6 +197,25 @@ def test_a_server_that_answers_nothing_ends_the_run() -> None:
     refused = FunctionModel(lambda _: LLMServerError("401", can_be_retried=False))
     with pytest.raises(LLMServerError, match="401"):
         LLMStage("{{ text }}", model="m", client=refused).process(_batch("a", "b"))
+
+
+def test_a_resumed_batch_is_not_ended_by_the_one_document_that_has_no_answer(tmp_path: Path) -> None:
+    """Its other answers are cached, so nothing else is left to ask about."""
+    client = FunctionModel(
+        lambda messages: LLMRequestError("500") if "bad" in messages[-1]["content"] else "ok", max_retries=0
+    )
+    _run(_cached(tmp_path, client), _batch("good"))
+    batch = _batch("good", "bad")
+    assert _run(_cached(tmp_path, client), batch)["answer"] == ["ok"]
+    assert [cause for _, cause, _ in _causes(batch)] == ["llm_no_answer"]
+
+
+def test_a_server_that_stops_answering_ends_the_run_within_a_batch() -> None:
+    answers = iter(["first"] * 10)
+    client = FunctionModel(lambda _: next(answers, None) or LLMRequestError("429: no quota"), max_retries=0)
+    with pytest.raises(LLMServerError, match=r"none of 64 requests.*no quota"):
+        LLMStage("{{ text }}", model="m", client=client).process(_batch(*(f"text {number}" for number in range(500))))
+    assert len(client.asked) < 100
 
 
 def test_long_documents_in_chunks() -> None:
@@ -188,10 +247,13 @@ def test_long_documents_in_chunks() -> None:
         ({"max_chunk_chars": 5, "join": "mean"}, "does not apply to column 'answer'"),
         ({"max_chunk_chars": 5, "join": "cat"}, "Did you mean 'concat'|choose one of"),
         ({"max_chunk_chars": 0, "join": "concat"}, "at least 1"),
+        ({"max_chunk_chars": 2.5, "join": "concat"}, "at least 1"),
+        ({"json_schema": '{"type": "object"}'}, "must describe an object"),
         ({"fields": ["x"]}, "needs json_schema"),
         ({"json_schema": SCORE, "fields": ["scor"]}, "Did you mean 'score'"),
         ({"json_schema": {"type": "string"}}, "must describe an object"),
         ({"generation_config": {"n": 2}}, "n=2"),
+        ({"generation_config": {"extra_kwargs": {"n": 3}}}, "n=3"),
         ({"budget_tokens": 5, "generation_config": {"max_tokens": None}}, "max_tokens"),
         ({"budget_cost": 5.0}, "input_price"),
         ({"response_format": "jsonschema"}, "Did you mean 'json_schema'"),
