@@ -20,7 +20,7 @@ EXPECTED = {
     "why clean sample#3 --diff": (0, "read as row 3 of partition sample"),
     "rethreshold clean --set WordCountFilter.min_words=40": (0, "fewer"),
     "show clean": (0, "WordCountFilter"),
-    "diff clean strict": (1, "left"),
+    "diff clean strict": (1, "removed"),
     "verify clean": (0, "Verified"),
 }
 
