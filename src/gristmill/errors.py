@@ -44,6 +44,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or its class."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _rebuild(cls: type[GristmillError], message: str, facts: dict[str, Any]) -> GristmillError:
     return cls(message, **facts)
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gristmill.errors import GristmillError, InputError, UsageError, did_you_mean
+from gristmill.errors import GristmillError, InputError, UsageError, did_you_mean, first_line
 from gristmill.figures import format_size
 from gristmill.storage.compression import SALVAGE_HINT, DamagedArchiveError, open_raw
 from gristmill.storage.files import InputFile, StorageOptions, is_local, local_path
@@ -173,7 +173,7 @@ def _unified(paths: Sequence[str], footers: Footers) -> pa.Schema:
     if not schemas and problem is not None:
         raise InputError(
             f"None of the {len(paths)} Parquet inputs has a footer that can be read; the first, {problem[0]!r}: "
-            f"{_first_line(problem[1])} Check that these are Parquet files.",
+            f"{first_line(problem[1])} Check that these are Parquet files.",
             path=problem[0],
         )
     return merge_schemas(schemas, exact=lambda path, column: _exact_as_floats(path, column, footers.storage_options))
@@ -441,7 +441,7 @@ class _FileReader:
 
     def _report(self, error: Exception | None, what: str, rows: int) -> None:
         """Report unreadable rows; the first ones determine the problem with the file."""
-        detail = what if error is None else f"{what}: {_first_line(error)}"
+        detail = what if error is None else f"{what}: {first_line(error)}"
         if self._strict:
             told = f"{self._part.path} is damaged: {detail}. {SALVAGE_HINT}"
             raise DamagedArchiveError(told, cause=self._cause, path=self._part.path, consumed=0) from error
@@ -487,8 +487,3 @@ def _raise_unless_damage(error: Exception) -> None:
     """Raise errors that are not about the data: a missing file, or a failing disk or network."""
     if isinstance(error, GristmillError) or (isinstance(error, OSError) and error.errno is not None):
         raise error
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]

@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -44,14 +45,14 @@ def is_json_field(field: pa.Field) -> bool:
 
 
 def clean_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` without technical details: field numbers of the file and the pandas index.
+    """`schema` without technical details: field numbers of the file, the pandas index, and view types.
 
     An index that pandas stored as a column is kept as an ordinary column; a range index is not stored as one.
     """
     fields = []
     for field in schema:
         kept = {key: value for key, value in (field.metadata or {}).items() if key != b"PARQUET:field_id"}
-        fields.append(field.with_metadata(kept or None))
+        fields.append(field.with_metadata(kept or None).with_type(plain_type(field.type)))
     metadata = dict(schema.metadata or {})
     if b"pandas" in metadata:
         try:
@@ -61,6 +62,35 @@ def clean_schema(schema: pa.Schema) -> pa.Schema:
         except (ValueError, TypeError):
             del metadata[b"pandas"]
     return pa.schema(fields, metadata=metadata or None)
+
+
+def plain_type(kind: pa.DataType, *, dictionaries: bool = False) -> pa.DataType:
+    """`kind` without view types, which many of Arrow's functions do not support, or without `dictionaries` too."""
+    if "_view" not in str(kind) and not (dictionaries and "dictionary<" in str(kind)):
+        return kind
+    plain, types = partial(plain_type, dictionaries=dictionaries), pa.types
+    if types.is_dictionary(kind):
+        return plain(kind.value_type)
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_map(kind):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(plain(field.type)) for field in kind])
+    if types.is_fixed_size_list(kind):
+        return pa.list_(plain(kind.value_type), kind.list_size)
+    return pa.large_list(plain(kind.value_type)) if hasattr(kind, "value_type") else kind
+
+
+def plain_table(table: pa.Table, *, dictionaries: bool = False) -> pa.Table:
+    """`table` with the types of `plain_type`."""
+    for at, field in enumerate(table.schema):
+        kind = plain_type(field.type, dictionaries=dictionaries)
+        if not kind.equals(field.type):
+            table = table.set_column(at, field.with_type(kind), _cast(table.column(at), kind))
+    return table
 
 
 def is_from_jsonl(schema: pa.Schema) -> bool:
@@ -224,7 +254,7 @@ def merge_types(left: pa.DataType, right: pa.DataType, *, loosely: bool = False)
         return merge_types(left.value_type, right, loosely=loosely)
     if types.is_dictionary(right):
         return merge_types(left, right.value_type, loosely=loosely)
-    if _is_text(left) and _is_text(right):
+    if is_text(left) and is_text(right):
         return pa.large_string()
     if _is_bytes(left) and _is_bytes(right):
         return pa.large_binary()
@@ -250,7 +280,8 @@ def merge_types(left: pa.DataType, right: pa.DataType, *, loosely: bool = False)
     return None
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of the type are strings."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -311,26 +342,26 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
-        # Arrow's own cast wants equal fields; here fields may be missing.
-        return pa.chunked_array([_cast_struct(chunk, kind) for chunk in column.chunks], kind)
+    if "_view" in str(column.type) or (pa.types.is_struct(kind) and pa.types.is_struct(column.type)):
+        return pa.chunked_array([_cast_array(chunk, kind) for chunk in column.chunks], kind)
     return column.cast(kind, safe=True)
 
 
-def _cast_struct(array: pa.StructArray, kind: pa.DataType) -> pa.StructArray:
+def _cast_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Like Arrow's own cast, which supports neither structs whose fields differ nor dictionaries of views."""
+    if array.type.equals(kind):
+        return array
+    if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(kind):
+        return _cast_array(array.dictionary, kind).take(array.indices)
+    if not (pa.types.is_struct(kind) and pa.types.is_struct(array.type)):
+        if "_view, ind" in str(array.type):  # lists of dictionaries of views
+            return pa.array(array.to_pylist(), kind)
+        return array.cast(kind, safe=True)
     children = []
     for field in kind:
         at = array.type.get_field_index(field.name)
-        if at < 0:
-            children.append(pa.nulls(len(array), field.type))
-            continue
         # Child buffers of a sliced struct start before it: field() applies the offset.
-        child = array.field(at)
-        if not child.type.equals(field.type):
-            child = (
-                _cast_struct(child, field.type) if pa.types.is_struct(field.type) else child.cast(field.type, safe=True)
-            )
-        children.append(child)
+        children.append(pa.nulls(len(array), field.type) if at < 0 else _cast_array(array.field(at), field.type))
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(array))
 
 

@@ -29,11 +29,15 @@ def find_invalid_text(table: pa.Table) -> tuple[Mask, str] | None:
 
 
 def require_valid_text(table: pa.Table) -> pa.Table:
-    """`table`, after checking that all its texts are UTF-8.
+    """`table` without view types, after checking that all its texts are UTF-8.
 
     Raises:
         InvalidTextError: One is not.
     """
+    if "_view" in str(table.schema.types):
+        from gristmill.storage.schemas import plain_table
+
+        table = plain_table(table)
     found = find_invalid_text(table)
     if found is None:
         return table

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import StageDefinitionError
-from gristmill.storage.schemas import is_json_field
+from gristmill.storage.schemas import is_json_field, is_text
 from gristmill.tasks.columns import JSON_TYPE, Columns, one_chunk
 
 
@@ -80,7 +80,7 @@ def restore_json(before: Columns, after: pa.Table) -> pa.Table:
     still stands for its JSON; any other is a plain string from the stage.
     """
     for place, field in enumerate(after.schema):
-        if is_json_field(field) or not before.has(field.name) or not _is_text(field.type):
+        if is_json_field(field) or not before.has(field.name) or not is_text(field.type):
             continue
         seen = before.table([field.name])
         if not is_json_field(seen.schema.field(0)):
@@ -95,7 +95,3 @@ def restore_json(before: Columns, after: pa.Table) -> pa.Table:
             texts = pa.array(values, pa.large_string())
         after = after.set_column(place, pa.field(field.name, texts.type, metadata=JSON_TYPE), texts)
     return after
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

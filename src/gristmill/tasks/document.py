@@ -217,7 +217,8 @@ class DocumentBatch(Task[Any]):
             raise StageDefinitionError(
                 f"Column {name!r} has {len(values)} values, but the batch has {self.num_items} rows."
             )
-        require_valid_text(pa.table({name: values}))
+        plain = require_valid_text(pa.table({name: values})).column(0)
+        values = values if plain.type.equals(values.type) else plain
         return self.with_columns(self.columns.with_column(name, values, changed=changed, is_json=is_json))
 
     def with_text(self, name: str, texts: pa.Array, *, changed: Mask) -> DocumentBatch:

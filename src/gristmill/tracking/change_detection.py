@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from gristmill.ledger.record.trail import Changes, Rows
 from gristmill.stages.base import FusedStage, ProcessingStage
-from gristmill.storage.schemas import is_json_field
+from gristmill.storage.schemas import is_json_field, is_text
 from gristmill.tasks.arrow_io import same_memory
 from gristmill.tasks.columns import (
     Array,
@@ -73,7 +73,7 @@ def find_changes(
         marks = differing_rows(new, old)
         if not marks.any():
             continue
-        if _is_text(old.type) and _is_text(new.type):
+        if is_text(old.type) and is_text(new.type):
             hit = np.flatnonzero(marks)
             found.append(Changes("", field, rows[positions[known[hit]]], _growth(old, new, hit)))
         else:
@@ -88,10 +88,6 @@ def _untouched(before: Columns, after: Columns, field: str, *, whole: bool) -> b
     if not whole or isinstance(before, RecordColumns) or isinstance(after, RecordColumns):
         return False
     return same_memory(before.table([field]).column(0), after.table([field]).column(0))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _growth(before: pa.ChunkedArray, after: pa.ChunkedArray, hit: Rows) -> Rows:
@@ -132,7 +128,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 def _family(kind: pa.DataType) -> str:
     """The family of a type; types of one family can hold equal values (a digit does not equal its number)."""
     kind = _plain_type(kind)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_text(kind):
         return "text"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return "number"

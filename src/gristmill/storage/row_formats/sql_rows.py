@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from gristmill.errors import InputError, did_you_mean, missing_extra
+from gristmill.errors import InputError, did_you_mean, first_line, missing_extra
 from gristmill.storage.compression import open_raw
 from gristmill.storage.files import StorageOptions, is_local, local_path
 from gristmill.storage.partitions import FileRange
@@ -83,12 +83,8 @@ def _chosen(path: str, query: str | None, table: str | None, tables: Sequence[st
 
 
 def _refusal(path: str, query: str | None, error: Exception) -> InputError:
-    told = f"Cannot run {query!r} on {path!r}: {_first_line(error)}. Pass a single SELECT that only reads this file."
+    told = f"Cannot run {query!r} on {path!r}: {first_line(error)}. Pass a single SELECT that only reads this file."
     return InputError(told, path=path)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # SQLite --------------------------------------------------------------------------------------------------------------
@@ -124,7 +120,7 @@ def _sqlite_rows(path: str, query: str | None, table: str | None) -> Rows:
             columns = _sqlite_columns(connection, path, query)
         except (sqlite3.Error, sqlite3.Warning) as error:
             if "malformed" in str(error) or "not a database" in str(error):
-                yield Broken("corrupt_database", _first_line(error), rest=True)
+                yield Broken("corrupt_database", first_line(error), rest=True)
                 return
             raise _refusal(path, query, error) from error
         schema = pa.schema(columns)
@@ -136,7 +132,7 @@ def _sqlite_rows(path: str, query: str | None, table: str | None) -> Rows:
                     schema=schema,
                 )
         except sqlite3.Error as error:
-            yield Broken("corrupt_database", _first_line(error), rest=True)
+            yield Broken("corrupt_database", first_line(error), rest=True)
     finally:
         connection.close()
 
@@ -191,7 +187,7 @@ def _duckdb_rows(path: str, query: str | None, table: str | None) -> Rows:
     try:
         connection = duckdb.connect(path, read_only=True, config=settings)
     except duckdb.Error as error:
-        yield Broken("corrupt_database", _first_line(error), rest=True)
+        yield Broken("corrupt_database", first_line(error), rest=True)
         return
     with connection:
         try:
@@ -212,4 +208,4 @@ def _duckdb_rows(path: str, query: str | None, table: str | None) -> Rows:
             for batch in batches:
                 yield pa.Table.from_batches([batch])
         except (duckdb.Error, pa.ArrowInvalid) as error:
-            yield Broken("corrupt_database", _first_line(error), rest=True)
+            yield Broken("corrupt_database", first_line(error), rest=True)
