@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.ledger.record.secrets import SECRET
+from gristmill.storage.files import without_passwords
 
 _PLACES = frozenset(
     {"path", "file_paths", "storage_options", "cache_dir", "hints", "schema", "mode", "limit", "runtime_env"}
@@ -59,7 +60,9 @@ def describe_value(value: Any, depth: int = 0, walk: _Walk | None = None) -> Any
         walk: Collects the code in the value; without it, the description contains the code.
     """
     if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, enum.Enum)):
-        return value
+        if isinstance(value, float) and value - value != 0:
+            return repr(value)  # JSON has no infinity
+        return without_passwords(value) if isinstance(value, str) and "@" in value else value
     if depth > _MAX_DEPTH:
         return type(value).__qualname__
     if isinstance(value, Mapping | list | tuple | set | frozenset):

@@ -22,6 +22,7 @@ from gristmill.recipes.yaml_source import (
     parse_yaml,
     recipe_error,
 )
+from gristmill.storage.files import without_passwords
 
 if TYPE_CHECKING:
     from gristmill.pipeline import Pipeline
@@ -426,7 +427,7 @@ def _no_value(name: str, spare: Collection[str]) -> str:
 def _escaped(value: Any, secrets: bool) -> Any:
     """`value` with every `${` written so that reading it returns the same text; secrets only if requested."""
     if isinstance(value, str):
-        return value.replace("${", "$${")
+        return (value if secrets else without_passwords(value)).replace("${", "$${")
     if isinstance(value, Mapping):
         return {
             key: _escaped(item, secrets) if secrets or not SECRET.search(str(key)) else None

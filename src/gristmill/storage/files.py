@@ -40,7 +40,7 @@ _MOST_WAYS = 100
 _WHOLE_NAMES = ("posts.xml",)
 """Extensions that are whole file names, without a dot before them."""
 _LOCAL_PREFIXES = ("file://", "local://")
-_PASSWORD = re.compile(r"(://[^/@:]*:)[^/@]+@")
+_PASSWORD = re.compile(r"(?i)((?<=[a-z0-9])://[^/@:\s]*:)[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,11 @@ def local_path(path: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.path.expanduser(text))
 
 
+def without_passwords(text: str) -> str:
+    """`text` with `***` in place of the passwords of URLs in it."""
+    return _PASSWORD.sub(r"\1***@", text)
+
+
 def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, str]:
     """The fsspec filesystem of `path` and the path inside it.
 
@@ -167,7 +172,7 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
     from fsspec.core import url_to_fs
 
     if _PASSWORD.search(path):
-        shown = _PASSWORD.sub(r"\1***@", path)
+        shown = without_passwords(path)
         raise UsageError(
             f"The URL {shown!r} contains a password, and paths are written to the run's record. Pass credentials in "
             "storage_options or through the store's environment variables.",

@@ -47,7 +47,7 @@ def test_a_pipeline_records_no_secrets(tmp_path: Path, capfd: pytest.CaptureFixt
     def run(password: str) -> Any:
         stages = [
             JsonlReader(str(tmp_path / "in"), storage_options={"secret": password}),
-            Caller(server={"password": password, "host": "here"}),
+            Caller(server={"password": password, "host": "here", "base_url": f"https://me:{password}@here/v1"}),
             JsonlWriter(str(tmp_path / "out"), storage_options={"token": password}),
         ]
         return Pipeline("job", stages=stages).run(executor=LocalExecutor({"num_cpus": 0})).report
@@ -64,7 +64,7 @@ def test_a_recipe_records_no_secrets(tmp_path: Path) -> None:
     recipe.write_text(
         "variables: {db_password: ''}\nstages:\n"
         f"- JsonlReader: {{file_paths: '{tmp_path}/in', storage_options: {{secret: '${{db_password}}', "
-        f"client_kwargs: {{aws_secret_access_key: '${{db_password}}'}}}}}}\n"
+        f"client_kwargs: {{aws_secret_access_key: '${{db_password}}', endpoint_url: 'http://me:{HIDDEN}@localhost:1'}}}}}}\n"
         f"- JsonlWriter: {{path: '{tmp_path}/out'}}\n"
     )
     done = CliRunner().invoke(cli, ["run", str(recipe), "--set", f"db_password={HIDDEN}", "--workers", "0"])
@@ -73,13 +73,34 @@ def test_a_recipe_records_no_secrets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["hf_token", "token", "secret", "AWS_SECRET_ACCESS_KEY", "api_key", "apikey", "password", "db-password"]
+    "name",
+    [
+        *("hf_token", "token", "secret", "AWS_SECRET_ACCESS_KEY", "api_key", "apikey", "password", "db-password"),
+        *("sas_token", "X-Api-Key", "Authorization", "Cookie", "clientSecret", "awsSecretAccessKey", "auth", "db_pwd"),
+        *("aws.secret", "x-amz-security-token", "accessToken", "passphrase", "pass"),
+    ],
 )
 def test_names_of_secrets(name: str) -> None:
     assert SECRET.search(name)
 
 
-@pytest.mark.parametrize("name", ["pad_token", "max_tokens", "key", "sort_key", "tokenizer", "secretary", "id_field"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pad_token",
+        "max_tokens",
+        "key",
+        "sort_key",
+        "tokenizer",
+        "secretary",
+        "id_field",
+        "author",
+        "passage",
+        "monkey",
+        "keypass_id",
+        "compass",
+    ],
+)
 def test_names_of_other_things(name: str) -> None:
     assert not SECRET.search(name)
 

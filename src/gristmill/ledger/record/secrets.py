@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 
 SECRET = re.compile(
-    r"^token$|(^|[_-])((hf|auth|access|session|bearer|refresh)_?token|(api|access|account|private)_?key|password|passwd|"
-    r"secret(_?access)?(_?key)?|credentials?|connection_string)$",
+    r"^(token|auth|pass|pwd|pw)$|(^|[^a-z]|(?-i:(?<=[a-z])(?=[A-Z])))((hf|auth|access|session|bearer|refresh|"
+    r"sas|security)[_-]?token|(api|access|account|private|shared)[_-]?key|password|passwd|passphrase|pwd|"
+    r"secret([_-]?access)?([_-]?key)?|credentials?|connection[_-]?string|authorization|cookie)$",
     re.IGNORECASE,
 )
