@@ -111,6 +111,9 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
         raise PlanningError("The pipeline has a reader and was also given initial_tasks; use one of the two.")
     rest = [own_copy(stage) for stage in (flat[1:] if source is not None else flat)]
     for stage in rest:
+        if stage.time_limit_s is not None and not 0 < stage.time_limit_s < float("inf"):
+            told = f"Stage {stage.name!r} has time_limit_s={stage.time_limit_s!r}; it must be above 0, and finite."
+            raise PlanningError(told, stage=stage.name)
         if stage.batch_size != 1 and not is_batch_size(stage.batch_size):
             raise PlanningError(
                 f"Stage {stage.name!r} has batch_size={stage.batch_size!r}; it must be a whole number of tasks, at "

@@ -304,7 +304,8 @@ def fit(value: Any, annotation: Any) -> Any:
         raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.{hint}")
     if origin in _WORDS:
         wanted = int | float if origin is float else origin
-        if isinstance(value, wanted) and (origin is bool or not isinstance(value, bool)):
+        # No parameter takes nan, and every comparison with it is false.
+        if isinstance(value, wanted) and (origin is bool or not isinstance(value, bool)) and value == value:
             return value
         hint = ""
         if origin is str and isinstance(value, int | float):

@@ -40,6 +40,8 @@ def test_a_misspelt_key_gets_a_suggestion(key: str, near: str) -> None:
         ("ignore_failures", 1, "True or False"),
         ("num_cpus", True, "number"),
         ("num_cpus", -1, "must not be negative"),
+        ("num_cpus", float("nan"), "num_cpus=nan must be finite"),
+        ("time_limit_s", float("nan"), "time_limit_s=nan must be above 0"),
         ("cpu_allocation_percentage", 95, "above 0 and at most 1"),
         ("max_workers_per_stage", 0, "at least 1"),
         ("memory_budget", "much", "memory_budget"),

@@ -445,3 +445,19 @@ def test_a_column_without_text_is_refused_where_text_is_read(tmp_path: Path, val
     for stage in (words, GopherQuality(), LinearClassifier(model_path="shipped:text_kind")):
         with pytest.raises(PlanningError, match=r"column 'text' \(text_field\) holds \S+.* in the footers of 1 files"):
             Pipeline("p", stages=[ParquetReader(str(tmp_path / "parquet")), stage]).explain(here())
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf")])
+def test_a_time_limit_that_limits_nothing_is_refused(tmp_path: Path, limit: float) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"text": "one"}])
+    with pytest.raises(PlanningError, match=rf"'tag' has time_limit_s={limit}; it must be above 0, and finite"):
+        _notes(tmp_path, Tag().with_(time_limit_s=limit))
+
+
+def test_infinite_numbers_in_a_users_stage_are_recorded(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"text": "one"}])
+    stage = Tag()
+    vars(stage)["bounds"] = {"most": float("inf"), "none": float("nan")}
+    stages = [JsonlReader(str(tmp_path / "in")), stage, JsonlWriter(str(tmp_path / "out"))]
+    assert Pipeline("p", stages=stages).run(here()).report.rows_written == 1
+    assert Pipeline("p", stages=stages).run(here()).report.partitions_done_before == 1

@@ -130,3 +130,5 @@ def test_numbers_that_no_one_means() -> None:
     for name, value in (("MeanWordLengthFilter", "min_mean_word_length"), ("WordCountFilter", "min_words")):
         with pytest.raises(RecipeError, match=rf"{name}.*{value}.*nan"):
             parse_recipe(f"stages:\n- {name}: {{{value}: .nan}}\n").pipeline()
+    with pytest.raises(RecipeError, match="with: time_limit_s: expected a number or null, found nan"):
+        parse_recipe("stages:\n- WordCountFilter: {with: {time_limit_s: .nan}}\n").pipeline()

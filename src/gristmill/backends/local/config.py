@@ -62,12 +62,12 @@ class LocalConfig:
             "worker_restart_interval_m",
         ):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UsageError(f"{name}={value!r} must not be negative.")
+            if value is not None and not 0 <= value < float("inf"):
+                raise UsageError(f"{name}={value!r} must be finite, and must not be negative.")
         for name in ("logging_interval", "gpu_memory_gb", "time_limit_s"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UsageError(f"{name}={value!r} must be above 0.")
+            if value is not None and not 0 < value < float("inf"):
+                raise UsageError(f"{name}={value!r} must be above 0, and finite.")
         if self.max_workers_per_stage is not None and self.max_workers_per_stage < 1:
             raise UsageError(f"max_workers_per_stage={self.max_workers_per_stage!r} must be at least 1.")
         if self.memory_budget is not None:
