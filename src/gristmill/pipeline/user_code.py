@@ -62,7 +62,7 @@ def describe_value(value: Any, depth: int = 0, walk: _Walk | None = None) -> Any
     if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, enum.Enum)):
         if isinstance(value, float) and value - value != 0:
             return repr(value)  # JSON has no infinity
-        return without_passwords(value) if isinstance(value, str) and "@" in value else value
+        return without_passwords(value) if isinstance(value, str) and "://" in value else value
     if depth > _MAX_DEPTH:
         return type(value).__qualname__
     if isinstance(value, Mapping | list | tuple | set | frozenset):

@@ -427,7 +427,7 @@ def _no_value(name: str, spare: Collection[str]) -> str:
 def _escaped(value: Any, secrets: bool) -> Any:
     """`value` with every `${` written so that reading it returns the same text; secrets only if requested."""
     if isinstance(value, str):
-        return (value if secrets else without_passwords(value)).replace("${", "$${")
+        return (without_passwords(value) if not secrets and "://" in value else value).replace("${", "$${")
     if isinstance(value, Mapping):
         return {
             key: _escaped(item, secrets) if secrets or not SECRET.search(str(key)) else None
