@@ -14,6 +14,7 @@ from gristmill.storage.atomic import AtomicFile, WrittenFile, output_errors
 from gristmill.storage.compression import SourceFileObject, compress_member, open_raw, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import codec_of
+from gristmill.storage.parquet_sink import ParquetSink
 from gristmill.storage.schemas import as_json_text
 
 _HEAD_BYTES = 1 << 16
@@ -161,7 +162,7 @@ def concatenate_arrow(
         raise
 
 
-Sink = CsvSink | ArrowSink
+Sink = CsvSink | ArrowSink | ParquetSink
 
 
 class TablePart:

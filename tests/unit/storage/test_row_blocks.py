@@ -10,6 +10,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gristmill.errors import InputError, SchemaConflictError, UsageError
 from gristmill.storage.compression import DamagedArchiveError, open_source
@@ -226,6 +228,28 @@ def test_csv_as_people_write_it(tmp_path: Path, content: bytes, rows: list[Any])
     files = list_files(tmp_path / "a.csv", extensions=".csv")
     (partition,) = make_partitions(files, format="csv", reading=reading_of("csv", {}))
     assert [list(row.values()) for block in read_row_blocks(partition) for row in block.table.to_pylist()] == rows
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+@given(
+    st.lists(st.text(st.sampled_from('ab",;\t\n '), max_size=6), max_size=4),
+    st.text(st.sampled_from('a",\n '), min_size=1, max_size=6) | st.just('a "quoted"\nvalue, ' * 1000),
+    st.sampled_from(",;\t"),
+)
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_csv_that_ends_inside_quotes(tmp_path: Path, end: str, values: list[str], last: str, delimiter: str) -> None:
+    quoted = [value.replace('"', '""') for value in (*values, last)]
+    text = f"id{delimiter}text\n" + "\n".join(f'1{delimiter}"{value}"' for value in quoted)
+    for closed in (text + end, text[:-1] + end):
+        write(tmp_path, a_csv=closed.encode())
+        blocks = list(read_row_blocks(partition_of(tmp_path, "csv", delimiter=delimiter)))
+        read = [value for block in blocks for value in block.table.to_pydict().get("text", [])]
+        bad = [bad.told for block in blocks for bad in block.bad]
+        if closed == text + end:
+            assert (read, bad) == ([*values, last], [])
+        else:
+            assert (read, len(bad)) == (values, 1)
+            assert "the file ends inside quotes" in bad[0]
 
 
 def test_two_columns_of_one_name_and_rows_without_end_are_damage(

@@ -23,6 +23,7 @@ _BLOCK_BYTES = (1 << 20, 16 << 20)
 """Bytes parsed at once. About thirty blocks are read ahead, so they are small; but a row must not be longer than a
 block, so a file with a longer row is read again from there in larger blocks."""
 _HEAD_BYTES = 1 << 20
+_TAIL_BYTES = 1 << 12
 _UNTOLD = re.compile(r"Row #(\d+): Expected \d+ columns, got \d+")
 _TOO_LONG = "row_too_long"
 _DELIMITERS = ",\t;|"
@@ -70,22 +71,26 @@ def _rows(
                 yield Broken("corrupt_csv", told, 0, head.encode(), len(head.encode()), rest=True)
                 return
             rows = _parsed(stream, delimiter, names, block_bytes, given=column_names is not None)
-            yield from _whole_rows(rows, file)
+            yield from _whole_rows(rows, file, delimiter)
         if file.damage is not None:
             raise file.damage
 
 
-def _whole_rows(rows: Rows, file: _UntilDamage) -> Rows:
-    """All but the last row of a damaged file, whose end is unknown."""
+def _whole_rows(rows: Rows, file: _UntilDamage, delimiter: str) -> Rows:
+    """All but the last row of a damaged file, whose end is unknown, or of a file that ends inside quotes."""
     held: pa.Table | Broken | None = None
     for found in rows:
         if held is not None:
             yield held
         held = found
-    if file.damage is None and held is not None:
+    open_value = file.open_value(held, delimiter) if isinstance(held, pa.Table) else b""
+    if isinstance(held, pa.Table) and (open_value or file.damage is not None):
+        held = held.slice(0, held.num_rows - 1)
+    if held is not None and (file.damage is None or isinstance(held, pa.Table)):
         yield held
-    elif isinstance(held, pa.Table):
-        yield held.slice(0, held.num_rows - 1)
+    if open_value and file.damage is None:
+        told = "the file ends inside quotes: a closing quote is missing, or the end of the file"
+        yield Broken("corrupt_csv", told, raw=open_value, size=len(open_value))
 
 
 def _parsed(
@@ -142,13 +147,29 @@ class _UntilDamage(SourceFileObject):
     """A file that ends at the damage, so that a library returns everything before it."""
 
     damage: DamagedArchiveError | None = None
+    _tail = b""
 
     def readinto(self, target: Any, /) -> int:
         try:
-            return super().readinto(target)
+            size = super().readinto(target)
         except DamagedArchiveError as error:
             self.damage = error
             return 0
+        self._tail = (self._tail + bytes(target[max(0, size - _TAIL_BYTES) : size]))[-_TAIL_BYTES:]
+        return size
+
+    def open_value(self, table: pa.Table, delimiter: str) -> bytes:
+        """The last value of the file if its closing quote is missing; the library takes it for a whole one."""
+        last = table.column(table.num_columns - 1)[-1]
+        value: bytes = last.as_buffer().to_pybytes() if last.is_valid else b""
+        written = value.replace(b'"', b'""')
+        if not value or not self._tail.endswith(written[-_TAIL_BYTES:]):
+            return b""
+        # A closed value of nothing but line ends looks like one that was opened at the start of a line.
+        signs = [delimiter.encode(), *((b"\n", b"\r") if value.strip(b"\r\n") else ())]
+        if len(written) < _TAIL_BYTES:
+            return value if self._tail.removesuffix(written).endswith(tuple(sign + b'"' for sign in signs)) else b""
+        return value if any(sign in value for sign in signs) else b""
 
 
 def _first_line(head: bytes) -> str:

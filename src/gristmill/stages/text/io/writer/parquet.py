@@ -13,51 +13,14 @@ from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.parquet_sink import DEFAULT_COMPRESSION, ParquetSink, concatenate_parquet, known_compression
 from gristmill.storage.schemas import JSONL_SOURCE, SOURCE_KEY
+from gristmill.storage.table_sinks import TablePart, numbered
 from gristmill.tasks.columns import RecordColumns
 from gristmill.tasks.document import DocumentBatch
 
 
-def _numbered(path: str, number: int) -> str:
-    """Path of file number `number` of a partition; `~` does not occur in partition ids."""
-    return path if number == 0 else f"{path.removesuffix('.parquet')}~{number}.parquet"
-
-
-class _ParquetPart:
-    """The Parquet output of one partition.
-
-    A file has one schema, but JSONL records may differ: if a later batch has other columns or types, a new file begins.
-    """
-
-    def __init__(self, path: str, compression: str | None, storage_options: Mapping[str, Any] | None) -> None:
-        self._path = path
-        self._compression = compression
-        self._storage_options = storage_options
-        self._schema: pa.Schema | None = None
-        self._sink: ParquetSink | None = None
-        self._done: list[WrittenFile] = []
-
-    def append(self, payload: pa.Table, /, *, rows: int | None = None) -> None:
-        if self._sink is None or self._schema is None or not payload.schema.equals(self._schema, check_metadata=True):
-            if self._sink is not None:
-                self._done.append(self._sink.close())
-            self._schema = payload.schema
-            self._sink = ParquetSink(
-                _numbered(self._path, len(self._done)),
-                schema=self._schema,
-                compression=self._compression,
-                storage_options=self._storage_options,
-            )
-        self._sink.append(payload)
-
-    def close(self) -> list[WrittenFile]:
-        if self._sink is not None:
-            self._done.append(self._sink.close())
-            self._sink = None
-        return self._done
-
-    def abort(self) -> None:
-        if self._sink is not None:
-            self._sink.abort()
+def _key(table: pa.Table) -> tuple[Any, ...]:
+    schema = table.schema
+    return schema, schema.metadata, [field.metadata for field in schema]
 
 
 class ParquetWriter(BaseWriter):
@@ -100,7 +63,11 @@ class ParquetWriter(BaseWriter):
         return table.replace_schema_metadata(metadata or None)
 
     def open_part(self, path: str) -> PartFile:
-        return _ParquetPart(path, self.compression, self.storage_options)
+        return TablePart(path, self.extension, _key, self._sink)
+
+    def _sink(self, path: str, table: pa.Table) -> ParquetSink:
+        options = self.storage_options
+        return ParquetSink(path, schema=table.schema, compression=self.compression, storage_options=options)
 
     def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
         schemas = []
@@ -114,5 +81,9 @@ class ParquetWriter(BaseWriter):
         done = []
         for number, group in groupby(zip(numbers, pieces, strict=True), key=lambda pair: pair[0]):
             members = [piece for _, piece in group]
-            done.append(concatenate_parquet(members, _numbered(path, number), storage_options=self.storage_options))
+            done.append(
+                concatenate_parquet(
+                    members, numbered(path, number, self.extension), storage_options=self.storage_options
+                )
+            )
         return done
