@@ -44,6 +44,8 @@ class MissingName:
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise self._refuse()
 
+    __contains__ = __enter__ = __fspath__ = __instancecheck__ = __iter__ = __call__
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
