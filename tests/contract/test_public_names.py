@@ -440,7 +440,7 @@ def test_options_that_cannot_work_are_refused() -> None:
     for reader in (JsonlReader, ParquetReader):
         with pytest.raises((ValueError, NotImplementedError), match="document"):
             reader("x", task_type="image")
-        with pytest.raises(ValueError, match="exclude"):
+        with pytest.raises(ValueError, match="mutually exclusive"):
             reader("x", _generate_ids=True, _assign_ids=True)
         with pytest.raises(ValueError, match="blok_size"):
             reader("x", read_kwargs={"blok_size": 1})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import pickle
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from gristmill.stages.text.filters.fasttext_model import default_model_path
 from gristmill.stages.text.io.reader import FilePartitioningStage, JsonlReaderStage, ParquetReaderStage
 from gristmill.stages.text.io.writer import JsonlWriter
 from gristmill.tasks import DocumentBatch, EmptyTask, FileGroupTask, SentinelTask, Task
+from gristmill.tasks.pandas_io import index_tag
 from tests.unit.pipeline.jobs import here
 
 LINES = 400
@@ -157,6 +159,25 @@ def test_data_is_a_frame(curator: None) -> None:
     frame["n"] = [1, 2]
     assert type(frame).__name__ == "DataFrame"
     assert batch.data["n"].tolist() == [1, 2]
+
+
+def test_a_frame_has_the_index_of_any_frame(curator: None, folder: Path) -> None:
+    """Without a name of ours, which prints and `reset_index` would show, and which would differ every time."""
+    import pandas as pd
+
+    importlib.import_module("nemo_curator")
+
+    one, other = (DocumentBatch("d", pa.table({"text": texts})) for texts in (["a", "b", "c"], ["d"]))
+    frame = one.data
+    assert "gristmill" not in frame.to_string() + frame.to_csv()
+    again = frame[frame["text"] > "a"].reset_index()
+    assert again.to_dict("list") == {"index": [1, 2], "text": ["b", "c"]}
+    with_column = DocumentBatch("d", pa.table({"index": [7], "text": ["e"]})).data
+    assert list(with_column.reset_index().columns) == ["level_0", "index", "text"]
+    # Frames of different batches stay apart all the same: their rows are not taken for each other's.
+    assert index_tag(frame) == index_tag(pickle.loads(pickle.dumps(frame)).copy())
+    assert index_tag(frame) != index_tag(other.data)
+    assert index_tag(pd.concat([frame, other.data])) is None
 
 
 def test_old_parameters_are_mapped_or_named(curator: None, folder: Path) -> None:
