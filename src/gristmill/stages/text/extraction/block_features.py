@@ -19,7 +19,7 @@ _ENDS = frozenset('.!?。！？:;"”’)')
 _NEAR, _AROUND, _REGION = 1, 3, 8
 _PROSE_WORDS = 12
 _HEAD = 50
-"""In so many characters at the beginning of a block digits are counted."""
+"""Number of characters at the beginning of a block in which digits are counted."""
 FEATURES = 36
 
 
