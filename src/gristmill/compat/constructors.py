@@ -149,10 +149,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         segmentation_mode=("coarse",),
         min_segment_chars=(0,),
         output_mode=("replaced",),
-        reconstruct_messages=(False,),
-        skip_translated=(False,),
-        enable_faith_eval=(False,),
-        dry_run=(False,),
+        **dict.fromkeys(("reconstruct_messages", "skip_translated", "enable_faith_eval", "dry_run"), (False,)),
     ),
 }
 """The classes whose constructors take more by the old name."""

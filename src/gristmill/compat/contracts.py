@@ -32,7 +32,8 @@ def _run_shard(
     if checkpoint_path is None:
         checkpoint_path = getattr(self, "_checkpoint_path", None)
     pipeline = copy(self)
-    pipeline.stages = list(map(writers.own_files, self.stages))
+    stages: list[Any] = self.stages
+    pipeline.stages = [writers.OwnFiles(one) if getattr(one, "writes_itself", False) else one for one in stages]
     with checked_ids() as ids, shard_of_run(checkpoint_path):
         result = _run(pipeline, executor, initial_tasks, checkpoint_path, **options)
         ids.check(result.report)

@@ -87,6 +87,9 @@ class AliasModule(ModuleType):
         setattr(self, name, found)
         return found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *names_of(self.__name__)})
 

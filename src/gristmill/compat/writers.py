@@ -169,11 +169,6 @@ class OwnFiles(ProcessingStage[DocumentBatch, FileGroupTask]):
         return self.writer.process(task)
 
 
-def own_files(stage: Any) -> Any:
-    """The stage, or what runs it if it is a writer that a script gave a `process` of its own."""
-    return OwnFiles(stage) if getattr(stage, "writes_itself", False) else stage
-
-
 def adopt(cls: Any, /, **options: Any) -> None:
     """Let subclasses of writers define `write_data`, or `process`, which runs do not call otherwise."""
     super(source_sink.BaseWriter, cls).__init_subclass__(**options)

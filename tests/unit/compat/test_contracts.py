@@ -417,6 +417,7 @@ def test_fasttext_predicts_lists_with_probabilities(curator: None) -> None:
         assert (list(alone), numbers.tolist()) == (names, pytest.approx(values.tolist()))
     assert probabilities[0].dtype == np.float32
     assert model.predict([]) == ([], [])
+    assert {"__label__en", "__label__de"} < set(model.labels) == set(model.get_labels())
 
 
 def test_nothing_of_gristmill_imports_fasttext() -> None:

@@ -181,9 +181,11 @@ def test_the_switch_travels_with_the_stages(curator: None) -> None:
 
             return str(get_deterministic_hash(["a"]))
 
-    code = cloudpickle.dumps(stage_pickling._Prepared(stage_pickling.before_loading, Uses()))
-    done = _python(f"import pickle, sys; print(pickle.loads({code!r})())")
-    assert done.stdout.strip() == Uses()(), done.stderr
+    hashes = importlib.import_module("nemo_curator.stages.text.io.writer.utils")
+    for uses in (Uses(), lambda: str(hashes.get_deterministic_hash(["a"]))):
+        code = cloudpickle.dumps(stage_pickling._Prepared(stage_pickling.before_loading, uses))
+        done = _python(f"import pickle, sys; print(pickle.loads({code!r})())")
+        assert done.stdout.strip() == Uses()(), done.stderr
 
 
 def test_everything_is_as_before_afterwards(curator: None) -> None:

@@ -13,7 +13,9 @@ class DocumentFilter(ABC):
     """Base class of all filters, built-in and user-written.
 
     A subclass scores one text at a time and decides on the score. It is created in the driver, pickled to every worker,
-    and called there once per document; it must not keep state between documents.
+    and called there once per document; it must not keep state between documents. If it defines `load_model` or
+    `load_tokenizer`, each worker calls them before the first document; `model_check_or_download` runs before them, and
+    in the driver before workers start.
 
     Attributes:
         score_kind: Type of the scores. A column of `count` scores holds whole numbers, one of `share` or `number`
