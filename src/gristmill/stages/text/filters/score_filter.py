@@ -172,16 +172,11 @@ class _Stopwatch:
 
 
 def _begin(functions: Iterable[Any]) -> _Stopwatch:
-    """Called before a worker's first batch: filters of users load what they need."""
-    _call(functions, "model_check_or_download", "load_model", "load_tokenizer")
-    return _Stopwatch()
-
-
-def _call(functions: Iterable[Any], *methods: str) -> None:
-    """Call those of the methods that filters define; column filters load by themselves."""
-    for one, method in product(functions, methods):
+    """Called before a worker's first batch: filters of users load what they need; column filters do so themselves."""
+    for one, method in product(functions, ("model_check_or_download", "load_model", "load_tokenizer")):
         if isinstance(one, DocumentFilter) and not isinstance(one, ColumnFilter) and hasattr(one, method):
             getattr(one, method)()
+    return _Stopwatch()
 
 
 def _as_numbers(scores: Sequence[Any]) -> np.ndarray[Any, Any] | None:
@@ -239,9 +234,6 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
         for one in self.score_fn:
             if isinstance(one, DocumentFilter):
                 one.check_environment()
-
-    def warm_up(self) -> None:
-        _call(self.score_fn, "model_check_or_download")
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         self._watch = self._watch or _begin(self.score_fn)
@@ -405,7 +397,6 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def warm_up(self) -> None:
         FilterCascade([one for one in self.filter_obj if isinstance(one, ColumnFilter)]).warm_up()
-        _call(self.filter_obj, "model_check_or_download")
 
     def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
         members: list[ScoreFilter] = []
