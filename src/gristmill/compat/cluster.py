@@ -145,21 +145,31 @@ def get_head_node_id() -> str | None:
     return next((str(node["NodeID"]) for node in ray.nodes() if is_head_node(node)), None)
 
 
+def get_alive_ray_nodes(ignore_head_node: bool = False) -> list[dict[str, Any]]:
+    """The living nodes of the cluster, as `ray.nodes()` describes them."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"] and not (ignore_head_node and is_head_node(node))]
+
+
+def get_alive_ray_node_count(ignore_head_node: bool = False) -> int:
+    """The number of living nodes."""
+    return len(get_alive_ray_nodes(ignore_head_node))
+
+
 def submit_on_each_node(
     remote_fn: Any, *args: Any, ignore_head_node: bool = False, num_cpus: float = 0, num_gpus: float = 0
 ) -> list[Any]:
     """Start a Ray task once on every living node; returns its references."""
-    import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = [node for node in ray.nodes() if node["Alive"] and not (ignore_head_node and is_head_node(node))]
     return [
         remote_fn.options(
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False),
         ).remote(*args)
-        for node in nodes
+        for node in get_alive_ray_nodes(ignore_head_node)
     ]
 
 

@@ -78,16 +78,18 @@ def _reader_stage(stage: Any, keywords: Keywords) -> Keywords:
 
 def _writer(stage: Any, keywords: Keywords) -> Keywords:
     """Writers: options of pandas are mapped or named, and the file extension can be chosen."""
-    if keywords.get("write_kwargs") is not None:
-        keywords["write_kwargs"] = _mapped(
-            type(stage).__name__, "write_kwargs", keywords["write_kwargs"], set(_WRITER_KEYS)
-        )
+    given, own = dict(keywords.pop("write_kwargs", None) or {}), Keywords()
+    if hasattr(stage, "writes_data"):  # for `write_data` of the script
+        own = {"write_kwargs": given, "fields": keywords.get("fields")}
+        keywords["write_kwargs"] = {key: given[key] for key in _WRITER_KEYS & given.keys()}
+    elif given:
+        keywords["write_kwargs"] = _mapped(type(stage).__name__, "write_kwargs", given, set(_WRITER_KEYS))
     keywords.pop("append_mode_implemented", None)
     ending = keywords.pop("file_extension", None)
     found = _take(keywords, "name")
     if ending is not None:
         found["file_extension"] = _ending(type(stage).__name__, str(ending).lstrip("."), type(stage).endings)
-    return found
+    return {**found, **own}
 
 
 def _scorer(stage: Any, keywords: Keywords) -> Keywords:
@@ -147,10 +149,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         segmentation_mode=("coarse",),
         min_segment_chars=(0,),
         output_mode=("replaced",),
-        reconstruct_messages=(False,),
-        skip_translated=(False,),
-        enable_faith_eval=(False,),
-        dry_run=(False,),
+        **dict.fromkeys(("reconstruct_messages", "skip_translated", "enable_faith_eval", "dry_run"), (False,)),
     ),
 }
 """The classes whose constructors accept more parameters under the old name."""

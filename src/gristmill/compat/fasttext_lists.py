@@ -1,4 +1,4 @@
-"""Lets `model.predict([...])` of `fasttext-predict` return probabilities, as the full package does.
+"""Lets `model.predict([...])` of `fasttext-predict` return probabilities, and adds `model.labels`, as in `fasttext`.
 
 The extra `langid` brings `fasttext-predict`, which installs itself as `fasttext`. For a list it returns labels alone,
 so that `labels, probabilities = model.predict(texts)` fails, or for two texts mistakes the labels of the second for
@@ -36,12 +36,17 @@ def apply() -> None:
         rows = [single(self, one, k, threshold, on_unicode_error) for one in text]
         return [list(labels) for labels, _ in rows], [np.asarray(values, np.float32) for _, values in rows]
 
+    def labels(self: Any) -> list[str]:
+        return list(single(self, "", -1, 0.0, "strict")[0])
+
     _originals.append((found._FastText, single))
-    found._FastText.predict = predict
+    found._FastText.predict, found._FastText.get_labels = predict, labels
+    found._FastText.labels = property(labels)
 
 
 def undo() -> None:
-    """Restore the package's own `predict`."""
+    """Restore what the package defines."""
     while _originals:
         cls, original = _originals.pop()
         cls.predict = original  # type: ignore[attr-defined]
+        del cls.get_labels, cls.labels  # type: ignore[attr-defined]

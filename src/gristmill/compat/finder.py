@@ -44,6 +44,8 @@ class MissingName:
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise self._refuse()
 
+    __contains__ = __enter__ = __fspath__ = __instancecheck__ = __iter__ = __call__
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -84,6 +86,9 @@ class AliasModule(ModuleType):
             add_fields(found)
         setattr(self, name, found)
         return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *names_of(self.__name__)})

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from gristmill.errors import StageDefinitionError, UsageError
+from gristmill.stages import source_sink
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD
 from gristmill.tasks.document import DocumentBatch
@@ -101,3 +102,28 @@ class BaseReader(ProcessingStage[FileGroupTask, DocumentBatch]):
 @dataclass
 class BaseFileReader(BaseReader):
     """Another name for `BaseReader`."""
+
+
+def adopt(cls: Any, /, **options: Any) -> None:
+    """Let subclasses of stock readers define `read_data`, which then gets whole files."""
+    super(source_sink.ReaderStage, cls).__init_subclass__(**options)
+    if "read_data" in vars(cls) and "process" not in vars(cls):
+        cls.reads_ranges, cls.only_format, cls.process = False, None, _process
+
+
+def _process(self: Any, task: FileGroupTask) -> DocumentBatch:
+    data = self.read_data(list(task.data), getattr(self, "read_kwargs", None) or {}, self.fields)
+    return DocumentBatch(task.dataset_name, data, _metadata=dict(task._metadata))
+
+
+def read_data(self: Any, paths: Sequence[str], read_kwargs: Any = None, fields: Any = None) -> Any:
+    """What a stock reader reads, as a pandas frame, for subclasses that change it."""
+    import pandas as pd
+
+    stock: Any = next(base for base in type(self).__mro__ if vars(base).get("process", _process) is not _process)
+    frames = []
+    for batch in stock.process(self, FileGroupTask(data=list(paths))):
+        for bad in batch.quarantined:
+            raise UsageError(f"{bad.file}: row {bad.row} cannot be read ({bad.cause}).", path=bad.file, row=bad.row)
+        frames.append(batch.to_pandas())
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(self.fields or []))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 import xxhash
 from fsspec.core import url_to_fs
 
+from gristmill.compat.files import check_output_mode
 from gristmill.errors import StageDefinitionError
 from gristmill.stages import source_sink
+from gristmill.stages.base import ProcessingStage
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.table_sinks import numbered
 from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
 
 __all__ = ["BaseWriter"]
 _CHUNK = 1 << 20
@@ -61,11 +65,17 @@ class BaseWriter(source_sink.BaseWriter):
         options = dict(self.write_kwargs or {})
         mode: Any = "ignore" if self.mode == "append" and self.append_mode_implemented else self.mode
         super().__init__(self.path, None, self.fields, mode, storage_options=options.get("storage_options"))
+        self.fields = None if self.fields is None else list(self.fields)
 
     @property
     def fs(self) -> Any:
         """The file system of the output."""
         return url_to_fs(self.path, **(self.storage_options or {}))[0]
+
+    @property
+    def _fs_path(self) -> str:
+        """The output folder, as `fs` names it."""
+        return str(url_to_fs(self.path, **(self.storage_options or {}))[1])
 
     def get_file_extension(self) -> str:
         """The file extension, without the dot."""
@@ -139,3 +149,42 @@ class _Part:
         for file in self._done:
             if self._writer.fs.exists(file.path):
                 self._writer.fs.rm(file.path)
+
+
+class OwnFiles(ProcessingStage[DocumentBatch, FileGroupTask]):
+    """A writer whose `process` is a script's: called for every batch, it writes files without a record."""
+
+    def __init__(self, writer: source_sink.BaseWriter) -> None:
+        self.writer = writer
+        self.name, self.resources, self.batch_size = writer.name, writer.resources, writer.batch_size
+        for name in ("setup_on_node", "setup", "teardown", "inputs", "outputs"):
+            setattr(self, name, getattr(writer, name))
+
+    def begin_run(self) -> None:
+        check_output_mode(
+            self.writer.mode, url_to_fs(self.writer.path, **(self.writer.storage_options or {}))[0], self.writer.path
+        )
+
+    def process(self, task: DocumentBatch) -> FileGroupTask:
+        return self.writer.process(task)
+
+
+def adopt(cls: Any, /, **options: Any) -> None:
+    """Let subclasses of writers define `write_data`, or `process`, which runs do not call otherwise."""
+    super(source_sink.BaseWriter, cls).__init_subclass__(**options)
+    hooks = ("encode", "open_part", "concatenate")
+    if hooks[0] in vars(cls):  # not a writer of a script
+        return
+    cls.writes_itself = "process" in vars(cls) or getattr(cls, "writes_itself", False)
+    if "write_data" not in vars(cls) or issubclass(cls, BaseWriter):
+        return
+    stock = next(base for base in cls.__mro__ if vars(base).get(hooks[0], BaseWriter.encode) is not BaseWriter.encode)
+
+    def write_alone(self: Any, task: DocumentBatch, path: str) -> Any:
+        plain = copy(self)
+        plain.__class__ = stock
+        return plain.write_alone(task, path)
+
+    cls.write_alone, cls.writes_data = write_alone, True
+    for name in hooks:
+        setattr(cls, name, getattr(BaseWriter, name))

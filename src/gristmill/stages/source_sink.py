@@ -181,9 +181,11 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         """Rows that were read, as a batch that knows their positions."""
         batch = DocumentBatch.from_columns(TableColumns(block.table), rows=block.rows, dataset_name=dataset_name)
         if len(block.sources) == 1:
-            batch._metadata["source_file"] = block.sources[0][1].path
+            path = block.sources[0][1].path
+            batch._metadata.update(source_file=path, source_files=[path])
         else:
-            batch._metadata["source_rows"] = [(first, file.path) for first, file in block.sources]
+            rows = [(first, file.path) for first, file in block.sources]
+            batch._metadata.update(source_rows=rows, source_files=[path for _, path in rows])
         if block.repaired:
             self.note_repairs(batch, block.repaired)
         for bad in block.bad:

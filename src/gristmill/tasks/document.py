@@ -368,6 +368,11 @@ class DocumentBatch(Task[Any]):
         """Record that a document could not be processed; it must not be among the rows that are passed on."""
         self._tracking.trail.quarantine.append(record)
 
+    @property
+    def quarantined(self) -> Sequence[QuarantinedRecord]:
+        """The documents that could not be processed, as recorded so far."""
+        return self._tracking.trail.quarantine
+
     def note_skipped(self, stage: str, counts: Mapping[str, int]) -> None:
         """Count what a reader found beside these documents that is not a document, by kind."""
         self._tracking.trail.counts[stage].add(StageCount(skipped=dict(counts)))

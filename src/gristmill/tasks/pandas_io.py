@@ -1,6 +1,6 @@
 """Pandas conversion: columns as an ordinary frame, and a frame as columns with every row accounted for.
 
-A converted frame has a RangeIndex with a private name. Filters, sorts and column assignments keep the labels and
+A converted frame has a RangeIndex with a name of its own. Filters, sorts and column assignments keep the labels and
 the name, so rows are recognised by them; a reset index or a merge loses the name, and then content decides. Labels are
 0..n-1, so `frame["x"] = pd.Series(values)` aligns as a user expects.
 """
@@ -23,9 +23,23 @@ from gristmill.tasks.columns import JSON_TYPE, Columns, Indices, one_chunk
 if TYPE_CHECKING:
     import pandas as pd
 
-_INDEX_NAME = "_gristmill_row"
 _HALF = re.compile("[\ud800-\udfff]")
 _serial = itertools.count()
+
+
+class _IndexName(str):
+    """The name of an index: the column that `reset_index()` would add, but equal to no other frame's."""
+
+    def __init__(self, _: str) -> None:
+        self.serial = next(_serial)
+
+    def __eq__(self, other: object) -> bool:
+        return self.serial == other.serial if isinstance(other, _IndexName) else str(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
 
 
 def _nullable(kind: pa.DataType) -> Any:
@@ -58,7 +72,7 @@ def to_frame(columns: Columns) -> pd.DataFrame:
     introduce_pandas()
     series: dict[str, Any] = {}
     table = columns.table()
-    index = pd.RangeIndex(columns.num_rows, name=f"{_INDEX_NAME}{next(_serial)}")
+    index = pd.RangeIndex(columns.num_rows, name=_IndexName("level_0" if columns.has("index") else "index"))
     for field in table.schema:
         name = field.name
         if columns.is_json(name):
@@ -76,9 +90,9 @@ def to_frame(columns: Columns) -> pd.DataFrame:
 
 
 def index_tag(frame: pd.DataFrame) -> str | None:
-    """The private name of the index of a frame that `to_frame` made."""
+    """The name of the index of a frame that `to_frame` made."""
     name = frame.index.name
-    return name if isinstance(name, str) and name.startswith(_INDEX_NAME) else None
+    return name if isinstance(name, _IndexName) else None
 
 
 def positions_by_labels(frame: pd.DataFrame, tag: str, num_rows: int) -> Indices | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import pickle
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from gristmill.stages.text.filters.fasttext_model import default_model_path
 from gristmill.stages.text.io.reader import FilePartitioningStage, JsonlReaderStage, ParquetReaderStage
 from gristmill.stages.text.io.writer import JsonlWriter
 from gristmill.tasks import DocumentBatch, EmptyTask, FileGroupTask, SentinelTask, Task
+from gristmill.tasks.pandas_io import index_tag
 from tests.unit.pipeline.jobs import here
 
 LINES = 400
@@ -159,6 +161,25 @@ def test_data_is_a_frame(curator: None) -> None:
     assert batch.data["n"].tolist() == [1, 2]
 
 
+def test_a_frame_has_the_index_of_any_frame(curator: None, folder: Path) -> None:
+    """Without a name of ours, which prints and `reset_index` would show, and which would differ every time."""
+    import pandas as pd
+
+    importlib.import_module("nemo_curator")
+
+    one, other = (DocumentBatch("d", pa.table({"text": texts})) for texts in (["a", "b", "c"], ["d"]))
+    frame = one.data
+    assert "gristmill" not in frame.to_string() + frame.to_csv()
+    again = frame[frame["text"] > "a"].reset_index()
+    assert again.to_dict("list") == {"index": [1, 2], "text": ["b", "c"]}
+    with_column = DocumentBatch("d", pa.table({"index": [7], "text": ["e"]})).data
+    assert list(with_column.reset_index().columns) == ["level_0", "index", "text"]
+    # Frames of different batches stay apart all the same: their rows are not taken for each other's.
+    assert index_tag(frame) == index_tag(pickle.loads(pickle.dumps(frame)).copy())
+    assert index_tag(frame) != index_tag(other.data)
+    assert index_tag(pd.concat([frame, other.data])) is None
+
+
 def test_old_parameters_are_mapped_or_named(curator: None, folder: Path) -> None:
     from nemo_curator.stages.text.filters import ScoreFilter  # type: ignore[import-not-found]
     from nemo_curator.stages.text.filters.heuristic import WordCountFilter  # type: ignore[import-not-found]
@@ -258,6 +279,63 @@ def test_stock_readers_and_writers_can_be_derived_as_dataclasses(curator: None, 
         Lines(str(folder / "other"), file_extension="csv")
 
 
+def test_methods_of_stock_readers_and_writers_can_be_overridden(curator: None, folder: Path) -> None:
+    """In workers, too: each class is unpickled there."""
+    from nemo_curator.stages.text.io.reader.jsonl import JsonlReaderStage as Stage
+    from nemo_curator.stages.text.io.writer.jsonl import JsonlWriter as Writer
+    from nemo_curator.stages.text.io.writer.parquet import ParquetWriter
+
+    @dataclass
+    class Shouted(Stage):
+        name: str = "shouted"
+
+        def read_data(self, paths: list[str], read_kwargs: Any = None, fields: Any = None) -> Any:
+            frame = super().read_data(paths, read_kwargs, fields)
+            return frame.assign(text=frame["text"].str.upper())
+
+    @dataclass
+    class Plain(Writer):
+        def write_data(self, task: DocumentBatch, file_path: str) -> None:
+            task.to_pandas()[self.fields].to_json(file_path, orient="records", lines=True, **self.write_kwargs)
+
+    @dataclass
+    class Checked(ParquetWriter):
+        def write_data(self, task: DocumentBatch, file_path: str) -> None:
+            super().write_data(task, file_path)
+            assert self.fs.exists(file_path)
+
+    @dataclass
+    class BySource(Writer):
+        name: str = "by_source"
+
+        def process(self, task: DocumentBatch) -> FileGroupTask:
+            (source,) = task._metadata["source_files"]
+            stem = self.fs.sep.join([self._fs_path, f"of={Path(source).stem}", task.task_id.replace("/", "-")])
+            self.write_data(task, f"{stem}.{self.get_file_extension()}")
+            return FileGroupTask(task.dataset_name, [stem], task._stage_perf, {**task._metadata})
+
+    def run(*stages: Any) -> Any:
+        return Pipeline("p", stages=list(stages)).run(executor=LocalExecutor({"num_cpus": 1}))
+
+    read = [FilePartitioningStage(str(folder / "in"), blocksize="2kB"), Shouted(fields=["id", "text"])]
+    out = [str(folder / name) for name in ("plain", "checked", "of")]
+    report = run(*read, Plain(out[0], fields=["text"], write_kwargs={"force_ascii": True})).report
+    (written,) = Path(out[0]).iterdir()
+    assert report.rows_written == LINES
+    assert written.read_text().splitlines()[0] == '{"text":"TEXT 0"}'
+    assert run(*read, Checked(out[1])).report.rows_written == LINES
+    assert verify(out[0]).problems == verify(out[1]).problems == []
+    assert len(run(gristmill.JsonlReader(str(folder / "in")), BySource(out[2]))) == 1
+    (found,) = Path(out[2]).glob("of=*/*.jsonl")
+    assert len(found.read_text().splitlines()) == LINES
+    with pytest.raises(FileExistsError):
+        run(gristmill.JsonlReader(str(folder / "in")), BySource(out[2], mode="error"))
+    (source,) = (folder / "in").iterdir()
+    source.write_text(source.read_text() + "{\n")
+    with pytest.raises(Exception, match=f"row {LINES} cannot be read"):
+        run(*read, Writer(str(folder / "never")))
+
+
 def test_paths_of_earlier_releases_lead_to_the_same_classes(curator: None) -> None:
     from nemo_curator.stages.text import filters, modifiers, modules  # type: ignore[import-not-found]
     from nemo_curator.stages.text.modules import modifier, score_filter  # type: ignore[import-not-found]
@@ -339,6 +417,7 @@ def test_fasttext_predicts_lists_with_probabilities(curator: None) -> None:
         assert (list(alone), numbers.tolist()) == (names, pytest.approx(values.tolist()))
     assert probabilities[0].dtype == np.float32
     assert model.predict([]) == ([], [])
+    assert {"__label__en", "__label__de"} < set(model.labels) == set(model.get_labels())
 
 
 def test_nothing_of_gristmill_imports_fasttext() -> None:

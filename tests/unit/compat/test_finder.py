@@ -66,6 +66,25 @@ def test_names_of_its_first_releases_are_found(curator: None) -> None:
     assert (AddId, DocumentSplitter) == (modules.AddId, modules.DocumentSplitter)
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("backends.experimental.ray_actor_pool.executor", "RayActorPoolExecutor"),
+        ("backends.experimental.ray_data.executor", "RayDataExecutor"),
+        ("stages.text.filters.heuristic_filter", "WordCountFilter"),
+        ("stages.text.filters.fasttext_filter", "FastTextQualityFilter"),
+        ("stages.text.filters.code", "PythonCommentToCodeFilter"),
+        ("stages.text.filters.repetition", "RepeatedLinesFilter"),
+        ("stages.text.modifiers.c4", "BoilerPlateStringModifier"),
+        ("stages.text.modifiers.unicode_reformatter", "UnicodeReformatter"),
+        ("stages.text.modifiers.url_remover", "UrlRemover"),
+    ],
+)
+def test_modules_of_its_first_releases_are_found(curator: None, module: str, name: str) -> None:
+    found = getattr(importlib.import_module(f"nemo_curator.{module}"), name)
+    assert found.__module__.startswith("gristmill.")
+
+
 def test_where_a_workflow_leaves_its_files_is_known(curator: None, tmp_path: Path) -> None:
     """Also by a class that is missing itself."""
     exact = importlib.import_module("nemo_curator.stages.deduplication.exact.workflow")
@@ -100,6 +119,10 @@ def test_a_missing_name_raises_when_it_is_used(curator: None) -> None:
         lambda: again("out"),
         lambda: LanceWriter.commit,
         lambda: types.new_class("Mine", (LanceWriter,)),
+        lambda: list(LanceWriter),
+        lambda: "a" in LanceWriter,
+        lambda: isinstance("a", LanceWriter),
+        lambda: os.fspath(LanceWriter),
     ):
         with pytest.raises(NotSupportedError, match=r"no nemo_curator.*lance\.LanceWriter.*ParquetWriter"):
             use()
@@ -158,9 +181,11 @@ def test_the_switch_travels_with_the_stages(curator: None) -> None:
 
             return str(get_deterministic_hash(["a"]))
 
-    code = cloudpickle.dumps(stage_pickling._Prepared(stage_pickling.before_loading, Uses()))
-    done = _python(f"import pickle, sys; print(pickle.loads({code!r})())")
-    assert done.stdout.strip() == Uses()(), done.stderr
+    hashes = importlib.import_module("nemo_curator.stages.text.io.writer.utils")
+    for uses in (Uses(), lambda: str(hashes.get_deterministic_hash(["a"]))):
+        code = cloudpickle.dumps(stage_pickling._Prepared(stage_pickling.before_loading, uses))
+        done = _python(f"import pickle, sys; print(pickle.loads({code!r})())")
+        assert done.stdout.strip() == Uses()(), done.stderr
 
 
 def test_everything_is_as_before_afterwards(curator: None) -> None:

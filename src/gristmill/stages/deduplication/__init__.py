@@ -54,10 +54,7 @@ __getattr__, __dir__ = lazy_names(
         "semantic.text_workflow": ["TextSemanticDeduplicationWorkflow"],
         "semantic.workflow": ["SemanticDeduplicationWorkflow"],
         "stages": [
-            "ExactDeduplication",
-            "FuzzyDeduplication",
-            "LineDeduplication",
-            "SemanticDeduplication",
+            *("ExactDeduplication", "FuzzyDeduplication", "LineDeduplication", "SemanticDeduplication"),
             "SubstringDeduplication",
         ],
     },

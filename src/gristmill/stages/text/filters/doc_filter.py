@@ -13,7 +13,8 @@ class DocumentFilter(ABC):
     """Base class of all filters, built-in and user-written.
 
     A subclass scores one text at a time and decides on the score. It is created in the driver, pickled to every worker,
-    and called there once per document; it must not keep state between documents.
+    and called there once per document; it must not keep state between documents. If it defines `load_model` or
+    `load_tokenizer`, each worker calls them before the first document, and `model_check_or_download` before them.
 
     Attributes:
         score_kind: Type of the scores. A column of `count` scores holds whole numbers, one of `share` or `number`
@@ -49,8 +50,14 @@ class DocumentFilter(ABC):
         """The name under which counts, reasons and score columns appear."""
         return self._name or type(self).__name__
 
-    def check_environment(self) -> None:  # noqa: B027 (most have nothing to check)
-        """Called in the driver when a run is planned: raise if a package, model or file is missing."""
+    def check_environment(self) -> None:
+        """Called in the driver when a run is planned: raise if a package, model or file is missing.
+
+        The default calls `model_check_or_download`, if the filter defines it.
+        """
+        check = getattr(self, "model_check_or_download", None)
+        if check is not None:
+            check()
 
     @abstractmethod
     def score_document(self, text: str) -> Any:

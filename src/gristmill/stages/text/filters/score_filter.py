@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from operator import attrgetter
 from typing import Any
 
@@ -170,6 +171,14 @@ class _Stopwatch:
         )
 
 
+def _begin(functions: Iterable[Any]) -> _Stopwatch:
+    """Called before a worker's first batch: filters of users load what they need; column filters do so themselves."""
+    for one, method in product(functions, ("model_check_or_download", "load_model", "load_tokenizer")):
+        if isinstance(one, DocumentFilter) and not isinstance(one, ColumnFilter) and hasattr(one, method):
+            getattr(one, method)()
+    return _Stopwatch()
+
+
 def _as_numbers(scores: Sequence[Any]) -> np.ndarray[Any, Any] | None:
     try:
         return np.asarray([np.nan if score is None else float(score) for score in scores], np.float64)
@@ -227,7 +236,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
                 one.check_environment()
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        self._watch = self._watch or _Stopwatch()
+        self._watch = self._watch or _begin(self.score_fn)
         batch = task
         for function, score_field, text_field in zip(self.score_fn, self.score_field, self.text_field, strict=True):
             if isinstance(function, ColumnFilter):
@@ -358,7 +367,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
             one.check_environment()
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        self._watch = self._watch or _Stopwatch()
+        self._watch = self._watch or _begin(self.filter_obj)
         if len(self.filter_obj) > 1 and task.wants_all_scores and not task.keeps_dropped:
             # Scored first, with all filters, because a filter does not see what the previous one dropped.
             return self._apply(task.scored(self._apply))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gristmill.backends.local import LocalExecutor
 from gristmill.errors import ResumeError, StageDefinitionError, UsageError
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.record.layout import RunFolder
@@ -115,6 +117,41 @@ def test_fields_that_cannot_work_are_refused(make: Callable[[], Any], words: str
 def test_only_filters_and_functions_are_taken(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(StageDefinitionError, match=words):
         make()
+
+
+class Known(DocumentFilter):
+    """A filter that gets its words from a file, which only `model_check_or_download` makes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def model_check_or_download(self) -> None:
+        with (self.path.parent / "checks").open("a") as log:
+            log.write(f"{os.getpid()}\n")
+        self.path.write_text("one two")
+
+    def load_model(self) -> None:
+        self.words = set(self.path.read_text().split())
+
+    def load_tokenizer(self) -> None:
+        self.split = str.split
+
+    def score_document(self, text: str) -> int:
+        return len(self.words.intersection(self.split(text)))
+
+    def keep_document(self, score: int) -> bool:
+        return score > 0
+
+
+@pytest.mark.parametrize(("make", "kept"), [(ScoreFilter, 2), (lambda one: Score(one, "known"), 3)])
+def test_a_filter_of_a_user_loads_what_it_needs_before_the_first_document(make: Any, kept: int, tmp_path: Path) -> None:
+    data = write_lines(tmp_path / "in.jsonl", [{"text": text} for text in ("one", "none", "two one")])
+    stages = [JsonlReader(str(data)), make(Known(tmp_path / "words")), JsonlWriter(str(tmp_path / "out"))]
+    Pipeline("p", stages=stages).run(executor=LocalExecutor({"num_cpus": 1}), progress=False)
+    (written,) = (tmp_path / "out").iterdir()
+    assert written.read_text().count("\n") == kept
+    assert str(os.getpid()) in (tmp_path / "checks").read_text().split()  # before workers start
 
 
 def test_a_slow_filter_in_python_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,41 +6,18 @@ from gristmill.lazy import lazy_names
 
 _HOMES = {
     "string": (
-        "BoilerPlateStringFilter",
-        "BulletsFilter",
-        "CommonEnglishWordsFilter",
-        "EllipsisFilter",
-        "LongWordFilter",
-        "MeanWordLengthFilter",
-        "NonAlphaNumericFilter",
-        "NumbersFilter",
-        "ParenthesesFilter",
-        "PornographicUrlsFilter",
-        "PunctuationFilter",
-        "SubstringFilter",
-        "SymbolsToWordsFilter",
-        "UrlsFilter",
-        "WhiteSpaceFilter",
-        "WordCountFilter",
-        "WordsWithoutAlphabetsFilter",
+        "BoilerPlateString Bullets CommonEnglishWords Ellipsis LongWord MeanWordLength NonAlphaNumeric Numbers "
+        "Parentheses PornographicUrls Punctuation Substring SymbolsToWords Urls WhiteSpace WordCount "
+        "WordsWithoutAlphabets"
     ),
     "repetition": (
-        "RepeatedLinesByCharFilter",
-        "RepeatedLinesFilter",
-        "RepeatedParagraphsByCharFilter",
-        "RepeatedParagraphsFilter",
-        "RepeatingDuplicateNGramsFilter",
-        "RepeatingTopNGramsFilter",
+        "RepeatedLinesByChar RepeatedLines RepeatedParagraphsByChar RepeatedParagraphs RepeatingDuplicateNGrams "
+        "RepeatingTopNGrams"
     ),
-    "code": (
-        "AlphaFilter",
-        "GeneralCommentToCodeFilter",
-        "HTMLBoilerplateFilter",
-        "NumberOfLinesOfCodeFilter",
-        "PythonCommentToCodeFilter",
-        "XMLHeaderFilter",
-    ),
+    "code": "Alpha GeneralCommentToCode HTMLBoilerplate NumberOfLinesOfCode PythonCommentToCode XMLHeader",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(
+    __name__, {module: [f"{name}Filter" for name in names.split()] for module, names in _HOMES.items()}
+)
 __all__ = __dir__()  # noqa: PLE0605

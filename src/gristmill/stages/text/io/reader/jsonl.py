@@ -109,9 +109,11 @@ class JsonlReaderStage(ReaderStage):
             columns = RecordColumns(records, names=self.fields)
         batch = DocumentBatch.from_columns(columns, rows=rows, dataset_name=dataset_name)
         if len(block.sources) == 1:
-            batch._metadata["source_file"] = block.sources[0][1].path
+            path = block.sources[0][1].path
+            batch._metadata.update(source_file=path, source_files=[path])
         else:
-            batch._metadata["source_rows"] = [(first, file.path) for first, file in block.sources]
+            spans = [(first, file.path) for first, file in block.sources]
+            batch._metadata.update(source_rows=spans, source_files=[path for _, path in spans])
         if fixed is not None and len(fixed.repaired):
             self.note_repairs(batch, fixed.told(records, block.rows, rows))
         for bad in block.bad:
