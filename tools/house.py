@@ -86,7 +86,7 @@ def static_measures() -> list[Measure]:
     return [
         Measure("uses of a task's private fields outside tasks/ and tracking/", 0, len(private), tuple(private)),
         Measure("source files", 638, len(modules())),
-        Measure("source lines", 108_500, sum(len(_text(path).splitlines()) for path in modules())),
+        Measure("source lines", 108_700, sum(len(_text(path).splitlines()) for path in modules())),
         Measure("files in backends/ without the engines", 5, len(contract), tuple(contract)),
         Measure("metaphors in the engine", 5, len(nouns), tuple(nouns)),
         Measure("decisions by the prefix of a module path", 0, len(sniffing), tuple(sniffing)),

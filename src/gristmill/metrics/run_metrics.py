@@ -37,11 +37,21 @@ _MOST_SERIES = 200
 _MOST_CHARS = 120
 _STATES = ("running", "done", "failed", "interrupted")
 _OF_SEGMENTS = (
-    *("tasks", "retries", "worker_crashes", "worker_recycles", "worker_busy_seconds", "worker_starved_seconds"),
-    *("worker_blocked_seconds", "worker_starting_seconds"),
+    "tasks",
+    "retries",
+    "worker_crashes",
+    "worker_recycles",
+    "worker_busy_seconds",
+    "worker_starved_seconds",
+    "worker_blocked_seconds",
+    "worker_starting_seconds",
 )
 _OF_STAGES = (
-    *("stage_documents_in", "stage_documents_out", "stage_bytes_in", "stage_bytes_out", "stage_busy_seconds"),
+    "stage_documents_in",
+    "stage_documents_out",
+    "stage_bytes_in",
+    "stage_bytes_out",
+    "stage_busy_seconds",
     "failures",
 )
 _OF_RUN = ("documents_read", "documents_written", "output_bytes")

@@ -55,7 +55,11 @@ class LocalConfig:
                 "(0.95 leaves 5 % to the system)."
             )
         for name in (
-            *("num_cpus", "num_gpus", "autoscale_interval_s", "worker_max_lifetime_m", "worker_restart_interval_m"),
+            "num_cpus",
+            "num_gpus",
+            "autoscale_interval_s",
+            "worker_max_lifetime_m",
+            "worker_restart_interval_m",
         ):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):

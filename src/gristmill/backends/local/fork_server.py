@@ -40,9 +40,15 @@ LOST = "lost when the fork server died"
 # memory of a batch for the next one, up to the size of a few batches; getting it from the kernel again costs a page
 # fault per 4 kB.
 SINGLE_THREADED: Mapping[str, str] = {
-    **dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-    **dict.fromkeys(("VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
-    **dict.fromkeys(("RAYON_NUM_THREADS", "ARROW_IO_THREADS"), "1"),
+    "POLARS_MAX_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "ARROW_IO_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "_RJEM_MALLOC_CONF": "background_thread:false",

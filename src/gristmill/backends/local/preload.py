@@ -32,8 +32,15 @@ from gristmill.observe.memory import process_start_time
 EVERY_WORKER: tuple[str, ...] = (
     "numpy",
     "numpy.ma",  # which numba inspects when it first sees an Arrow array
-    *("pyarrow", "pyarrow.ipc", "pyarrow.parquet:ParquetFile", "numba", "orjson", "cloudpickle"),
-    *("gristmill.storage.json_records", "gristmill.kernels.hashing", "gristmill.backends.local.worker"),
+    "pyarrow",
+    "pyarrow.ipc",
+    "pyarrow.parquet:ParquetFile",
+    "numba",
+    "orjson",
+    "cloudpickle",
+    "gristmill.storage.json_records",
+    "gristmill.kernels.hashing",
+    "gristmill.backends.local.worker",
 )
 
 _LAST_S = 2.0

@@ -54,7 +54,10 @@ __getattr__, __dir__ = lazy_names(
         "semantic.text_workflow": ["TextSemanticDeduplicationWorkflow"],
         "semantic.workflow": ["SemanticDeduplicationWorkflow"],
         "stages": [
-            *("ExactDeduplication", "FuzzyDeduplication", "LineDeduplication", "SemanticDeduplication"),
+            "ExactDeduplication",
+            "FuzzyDeduplication",
+            "LineDeduplication",
+            "SemanticDeduplication",
             "SubstringDeduplication",
         ],
     },

@@ -68,7 +68,11 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
     id_generator_file = "exact_id_generator.json"
 
     without_effect = (
-        *("identification_batchsize", "total_nparts", "rmm_pool_size", "spill_memory_limit", "env_vars"),
+        "identification_batchsize",
+        "total_nparts",
+        "rmm_pool_size",
+        "spill_memory_limit",
+        "env_vars",
         "use_async_memory",
     )
 

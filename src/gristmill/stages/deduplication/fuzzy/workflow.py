@@ -130,8 +130,15 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
     id_generator_file = "fuzzy_id_generator.json"
 
     without_effect = (
-        *("use_64_bit_hash", "bands_per_iteration", "env_vars", "normalize_text", "cache_kwargs", "use_async_memory"),
-        *("lsh_num_output_partitions", "lsh_rmm_pool_size", "lsh_spill_memory_limit"),
+        "use_64_bit_hash",
+        "bands_per_iteration",
+        "env_vars",
+        "normalize_text",
+        "cache_kwargs",
+        "use_async_memory",
+        "lsh_num_output_partitions",
+        "lsh_rmm_pool_size",
+        "lsh_spill_memory_limit",
     )
 
     cache_path: str | None = None

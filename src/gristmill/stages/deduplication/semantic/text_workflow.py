@@ -198,7 +198,11 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
 
 _FIELDS = frozenset(one.name for one in dataclasses.fields(SemanticDeduplicationWorkflow))
 _IGNORED = (
-    *("embedding_pooling", "id_generator_state_file", "output_fields", "output_file_extension", "use_id_generator"),
+    "embedding_pooling",
+    "id_generator_state_file",
+    "output_fields",
+    "output_file_extension",
+    "use_id_generator",
 )
 _INHERITED = {
     "kmeans_fit_data_fraction": "fit_data_fraction",

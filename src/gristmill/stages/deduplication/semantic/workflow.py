@@ -104,9 +104,18 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
     """Bytes of pairs in memory at once when finding survivors."""
 
     without_effect = (
-        *("cache_kwargs", "clear_output", "fit_data_fraction", "init", "kmeans_embedding_output_dtype"),
-        *("max_samples_per_batch", "metadata_fields", "n_init", "oversampling_factor", "pairwise_batch_size"),
-        *("pairwise_compute_dtype", "verbose"),
+        "cache_kwargs",
+        "clear_output",
+        "fit_data_fraction",
+        "init",
+        "kmeans_embedding_output_dtype",
+        "max_samples_per_batch",
+        "metadata_fields",
+        "n_init",
+        "oversampling_factor",
+        "pairwise_batch_size",
+        "pairwise_compute_dtype",
+        "verbose",
     )
 
     input_path: str | Sequence[str] | None

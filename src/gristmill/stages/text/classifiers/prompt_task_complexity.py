@@ -36,8 +36,13 @@ COMPLEXITY_WEIGHTS = {
 }
 # One head of the network each, in its order, after the head for the task.
 DIMENSIONS = (
-    *("creativity_scope", "reasoning", "contextual_knowledge", "number_of_few_shots", "domain_knowledge"),
-    *("no_label_reason", "constraint_ct"),
+    "creativity_scope",
+    "reasoning",
+    "contextual_knowledge",
+    "number_of_few_shots",
+    "domain_knowledge",
+    "no_label_reason",
+    "constraint_ct",
 )
 OUTPUT_FIELDS = ["prompt_complexity_score", "task_type_1", "task_type_2", "task_type_prob", *DIMENSIONS]
 

@@ -18,7 +18,11 @@ _HOMES = {
     "rule": ["ColumnFilter"],
     "score_filter": ["Filter", "Score", "ScoreFilter", "SlowFilterWarning"],
     "url.filters": [
-        *("AdultUrlFilter", "UrlAllowListFilter", "UrlBlockListFilter", "UrlExtensionFilter", "UrlHostFilter"),
+        "AdultUrlFilter",
+        "UrlAllowListFilter",
+        "UrlBlockListFilter",
+        "UrlExtensionFilter",
+        "UrlHostFilter",
         "UrlLengthFilter",
     ],
     "url.stage": ["UrlRules"],

@@ -15,14 +15,34 @@ from gristmill.stages.text.filters.doc_filter import DocumentFilter
 from gristmill.stages.text.filters.rule import ColumnFilter
 
 EDGE_TEXTS: tuple[str | None, ...] = (
-    *("", None, " ", "\n", "\t \n \r\n ", "a", "1", ".", "\u00e9", "e\u0301", "\U0001f600"),
+    "",
+    None,
+    " ",
+    "\n",
+    "\t \n \r\n ",
+    "a",
+    "1",
+    ".",
+    "\u00e9",
+    "e\u0301",
+    "\U0001f600",
     "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 \U0001f1e9\U0001f1ea",
-    *("\u0301\u0302\u0303", "\ufffd\ufffd", "\x00", "nul \x00 inside", "\u2028\u2029\x85", "\u3000\u00a0"),
+    "\u0301\u0302\u0303",
+    "\ufffd\ufffd",
+    "\x00",
+    "nul \x00 inside",
+    "\u2028\u2029\x85",
+    "\u3000\u00a0",
     "漢字かな交じり文。",
     "مرحبا بالعالم",
-    *("word " * 60, "word\n" * 60),
+    "word " * 60,
+    "word\n" * 60,
     "One sentence. And another one, with the usual words of that kind. " * 8,
-    *("x" * 20_000, "a\n" * 5_000, "http://example.org/path " * 40, "- item\n" * 60, "{}();// not prose\n" * 40),
+    "x" * 20_000,
+    "a\n" * 5_000,
+    "http://example.org/path " * 40,
+    "- item\n" * 60,
+    "{}();// not prose\n" * 40,
 )
 """Texts that break careless filters: empty, blank, missing, one character, emoji, marks, one long line, many lines."""
 

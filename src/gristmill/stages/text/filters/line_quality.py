@@ -45,9 +45,21 @@ NAVIGATION_LINES = tuple(
 """Lines that are just a menu entry or a button, compared without case and punctuation."""
 
 COOKIE_PHRASES = (
-    *("we use cookies", "uses cookies", "use of cookies", "using cookies", "accept cookies", "accept all cookies"),
-    *("reject all cookies", "allow cookies", "manage cookies", "cookie policy", "cookie notice", "cookie settings"),
-    *("cookie preferences", "cookie consent", "enable cookies"),
+    "we use cookies",
+    "uses cookies",
+    "use of cookies",
+    "using cookies",
+    "accept cookies",
+    "accept all cookies",
+    "reject all cookies",
+    "allow cookies",
+    "manage cookies",
+    "cookie policy",
+    "cookie notice",
+    "cookie settings",
+    "cookie preferences",
+    "cookie consent",
+    "enable cookies",
 )
 """Phrases of cookie notices."""
 

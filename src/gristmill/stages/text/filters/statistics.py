@@ -25,7 +25,12 @@ from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans,
 # Phrases that identify boilerplate. The short ones come from the cleaning of C4 (Raffel et al. 2020); the long ones are
 # texts of cookie banners on very many sites. A banner that contains a shorter phrase is not repeated.
 POLICY_PHRASES = (
-    *("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies"),
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
 )
 
 BOILERPLATE_PHRASES = (

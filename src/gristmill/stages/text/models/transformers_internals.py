@@ -11,14 +11,26 @@ from typing import Any
 # The own encoder takes these weights and settings out of a DeBERTa and out of each of its layers, because transformers
 # has no faster attention for it. A model without them, of a version that names them otherwise, runs as it is.
 _OF_DEBERTA = attrgetter(
-    *("embeddings", "encoder.position_buckets", "encoder.max_relative_positions"),
-    *("encoder.rel_embeddings.num_embeddings", "encoder.get_rel_embedding"),
+    "embeddings",
+    "encoder.position_buckets",
+    "encoder.max_relative_positions",
+    "encoder.rel_embeddings.num_embeddings",
+    "encoder.get_rel_embedding",
 )
 _OF_DEBERTA_LAYER = attrgetter(
-    *("attention.self.num_attention_heads", "attention.self.attention_head_size", "attention.self.pos_att_type"),
-    *("attention.self.share_att_key", "attention.self.query_proj.bias", "attention.self.key_proj.bias"),
-    *("attention.self.value_proj.bias", "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense"),
-    *("intermediate.intermediate_act_fn", "output.dense", "output.LayerNorm"),
+    "attention.self.num_attention_heads",
+    "attention.self.attention_head_size",
+    "attention.self.pos_att_type",
+    "attention.self.share_att_key",
+    "attention.self.query_proj.bias",
+    "attention.self.key_proj.bias",
+    "attention.self.value_proj.bias",
+    "attention.output.dense",
+    "attention.output.LayerNorm",
+    "intermediate.dense",
+    "intermediate.intermediate_act_fn",
+    "output.dense",
+    "output.LayerNorm",
 )
 
 

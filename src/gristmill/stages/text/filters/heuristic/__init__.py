@@ -6,18 +6,41 @@ from gristmill.lazy import lazy_names
 
 _HOMES = {
     "string": (
-        "BoilerPlateString Bullets CommonEnglishWords Ellipsis LongWord MeanWordLength NonAlphaNumeric Numbers "
-        "Parentheses PornographicUrls Punctuation Substring SymbolsToWords Urls WhiteSpace WordCount "
-        "WordsWithoutAlphabets"
+        "BoilerPlateStringFilter",
+        "BulletsFilter",
+        "CommonEnglishWordsFilter",
+        "EllipsisFilter",
+        "LongWordFilter",
+        "MeanWordLengthFilter",
+        "NonAlphaNumericFilter",
+        "NumbersFilter",
+        "ParenthesesFilter",
+        "PornographicUrlsFilter",
+        "PunctuationFilter",
+        "SubstringFilter",
+        "SymbolsToWordsFilter",
+        "UrlsFilter",
+        "WhiteSpaceFilter",
+        "WordCountFilter",
+        "WordsWithoutAlphabetsFilter",
     ),
     "repetition": (
-        "RepeatedLinesByChar RepeatedLines RepeatedParagraphsByChar RepeatedParagraphs RepeatingDuplicateNGrams "
-        "RepeatingTopNGrams"
+        "RepeatedLinesByCharFilter",
+        "RepeatedLinesFilter",
+        "RepeatedParagraphsByCharFilter",
+        "RepeatedParagraphsFilter",
+        "RepeatingDuplicateNGramsFilter",
+        "RepeatingTopNGramsFilter",
     ),
-    "code": "Alpha GeneralCommentToCode HTMLBoilerplate NumberOfLinesOfCode PythonCommentToCode XMLHeader",
+    "code": (
+        "AlphaFilter",
+        "GeneralCommentToCodeFilter",
+        "HTMLBoilerplateFilter",
+        "NumberOfLinesOfCodeFilter",
+        "PythonCommentToCodeFilter",
+        "XMLHeaderFilter",
+    ),
 }
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {module: [f"{name}Filter" for name in names.split()] for module, names in _HOMES.items()}
-)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 __all__ = __dir__()  # noqa: PLE0605
