@@ -113,7 +113,7 @@ def roll_power(size):
 
 @leaf
 def shingle_room(size):
-    """How many hashes of words `shingle_block` works with: those of a block, and those before it that go on into it."""
+    """How many hashes of words `shingle_block` works with: those of a block, and the last ones before it."""
     return BLOCK + WINDOW + size
 
 
