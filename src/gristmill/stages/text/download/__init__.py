@@ -36,7 +36,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "arxiv.stage": ["ArxivDownloadExtractStage"],
         "base": [
-            *("DocumentDownloadExtractStage", "DocumentDownloader", "DocumentExtractor", "DocumentIterator"),
+            "DocumentDownloadExtractStage",
+            "DocumentDownloader",
+            "DocumentExtractor",
+            "DocumentIterator",
             "URLGenerator",
         ],
         "common_crawl.download": ["CommonCrawlWARCReader"],

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 # The numbers of these settings in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
-_OUT_OF_MEMORY_WORDS = (*("can't allocate memory", "not enough memory", "CUDA out of memory", "bad_alloc"),)
+_OUT_OF_MEMORY_WORDS = (
+    "can't allocate memory",
+    "not enough memory",
+    "CUDA out of memory",
+    "bad_alloc",
+)
 
 
 def choose_device(worker: WorkerMetadata | None = None) -> torch.device:
