@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from gristmill.cli.main import DONE, FAILED, common_options, echo, json_option, print_json
-from gristmill.ledger.ask.diff import SHOWN
 
 
 @click.command("diff")
@@ -58,6 +57,8 @@ def command(
 
 def line(row: dict[str, Any]) -> str:
     """One document on one line."""
+    from gristmill.ledger.ask.diff import SHOWN
+
     name, change = row["id"] or f"{row['partition']}#{row['row']}", row["change"]
     return f"{SHOWN.get(change, change)}: {name}: {_told(row, 'before')} → {_told(row, 'after')}"
 

@@ -99,10 +99,10 @@ def test_texts_among_other_json_values_are_modified_alone():
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
 )
-def test_the_type_of_the_column_stays(kind):
+def test_the_type_of_the_column_stays_but_for_views(kind):
     batch = batch_of(text=pa.array(["a www.x", "b"], pa.string()).cast(kind))
     column = Modify(UrlRemover()).process(batch).to_pyarrow()["text"]
-    assert column.type == kind
+    assert column.type == (pa.large_string() if kind == pa.string_view() else kind)
     assert column.to_pylist() == ["a ", "b"]
 
 
