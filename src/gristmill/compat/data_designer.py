@@ -57,10 +57,10 @@ class DataDesignerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         seeds = batch.to_pandas()
         if seeds.empty:
             return batch
-        if not self.verbose:
-            logging.getLogger("data_designer").setLevel(logging.WARNING)
         options = {} if self.model_providers is None else {"model_providers": self.model_providers}
         designer = _designer("interface").DataDesigner(**options)
+        if not self.verbose:
+            logging.getLogger("data_designer").setLevel(logging.WARNING)
         self.config_builder.with_seed_dataset(_designer("config").DataFrameSeedSource(df=seeds.reset_index(drop=True)))
         found = designer.preview(self.config_builder, num_records=len(seeds)).dataset
         if len(found) == len(seeds):  # fewer are recognised by their content

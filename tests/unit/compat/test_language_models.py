@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,7 @@ class Designer:
 
     def __init__(self, model_providers: list[str] | None = None) -> None:
         assert model_providers in (None, ["here"])
+        logging.getLogger("data_designer").setLevel(logging.INFO)
 
     def preview(self, builder: Builder, *, num_records: int) -> SimpleNamespace:
         assert num_records == len(builder.seeds)
@@ -114,6 +116,7 @@ def test_data_designer_adds_columns_to_the_documents_that_are_its_seeds(tmp_path
     report = Pipeline("p", stages=stages).run(executor=here()).report
     written = [json.loads(line) for line in (tmp_path / "out" / "in.jsonl").read_text().splitlines()]
     assert written == [{"text": "one", "loud": "ONE"}, {"text": "three", "loud": "THREE"}]
+    assert logging.getLogger("data_designer").level == logging.WARNING
     assert (report.rows_read, report.stages[1].rows_out, report.rows_written) == (3, 2, 2)
     assert stage.process(DocumentBatch(data=pa.table({"text": pa.array([], pa.string())}))).num_items == 0
     with pytest.raises(UsageError, match="either config_builder or data_designer_config_file"):
