@@ -44,6 +44,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "stages.deduplication.semantic": _SEMANTIC,
     **_below("stages.deduplication.semantic", "identify_duplicates kmeans pairwise pairwise_io ranking", _SEMANTIC),
     **_below("stages.text", "deduplication deduplication.removal", ("compat.removal",)),
+    **_below("stages.synthetic", "nemo_data_designer nemo_data_designer.data_designer", _DESIGNER),
     **_below("stages.synthetic.nemotron_cc.nemo_data_designer", "base nemotron_cc", _DESIGNER),
     "stages.file_partitioning": ("compat.readers", "stages.text.io.reader"),
     **_below(
@@ -67,6 +68,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     **_below("stages.text.modifiers.string", _STRING_MODIFIERS, _MODIFIERS),
     **_below("stages.text.modifiers", f"{_STRING_MODIFIERS} unicode_reformatter", _MODIFIERS),  # until 1.1
+    "stages.text.modifiers.heuristic": _MODIFIERS,  # as its documentation writes them
     "stages.text.modules": (*_FILTERS, *_MODIFIERS),  # where they were in its first releases
     **_below("stages.text", "utils utils.text_utils", ("compat.text_functions",)),
     **_below("tasks", "sentinels tasks", ("tasks.base",)),
@@ -95,7 +97,14 @@ NAMES: dict[str, str] = {
     "tasks._EmptyTask": "tasks.base:EmptyTask",  # its name until 1.3
     **{f"stages.text.modules.{name}": f"stages.text.filters:{name}" for name in ("Filter", "Score", "ScoreFilter")},
     "stages.text.modules.Modify": "stages.text.modifiers:Modify",
-    "stages.text.experimental.translation.pipeline.TranslationStage": "stages.synthetic.translation:TranslationStage",
+    **dict.fromkeys(
+        (
+            "stages.text.experimental.translation.TranslationStage",
+            "stages.text.experimental.translation.pipeline.TranslationStage",
+            "stages.text.translation.TranslationPipeline",  # as a page of its documentation calls it
+        ),
+        "stages.synthetic.translation:TranslationStage",
+    ),
 }
 """Names that are not found by their module, as `module:name` of Gristmill."""
 
@@ -107,9 +116,6 @@ _LLM = (
 _NO_TRANSLATION = (
     "The closest is TranslationStage (gristmill.stages.synthetic), which cuts, translates and joins documents itself; "
     "LLMStage grades translations."
-)
-_NO_DESIGNER = (
-    "The nearest are LLMStage (gristmill.stages.text.annotate) and the stages in stages.synthetic.nemotron_cc."
 )
 _NO_SERVE = "Gristmill serves no models; start vLLM or another server beside it and call that from a stage."
 _NO_LANCE = "The nearest are ParquetReader and ParquetWriter; Lance exports Parquet."
@@ -144,7 +150,6 @@ ABSENT: dict[str, str] = {
     "stages.deduplication.shuffle_utils": "Gristmill needs no shuffle: its deduplication workflows sort on disk.",
     "stages.math": "The nearest are CommonCrawlDownloadExtractStage and HtmlExtractor, which keep formulas.",
     "stages.synthetic": _LLM,
-    "stages.synthetic.nemo_data_designer": _NO_DESIGNER,
     "stages.text.classifiers.aegis.AegisModel": "The closest is AegisClassifier, which loads the model itself.",
     "stages.text.classifiers.aegis.InstructionDataGuardNet": "The closest is InstructionDataGuardClassifier.",
     "stages.text.classifiers.aegis_utils": "The closest is FormatAegisPromptStage.",
