@@ -63,8 +63,7 @@ class DataDesignerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             logging.getLogger("data_designer").setLevel(logging.WARNING)
         self.config_builder.with_seed_dataset(_designer("config").DataFrameSeedSource(df=seeds.reset_index(drop=True)))
         found = designer.preview(self.config_builder, num_records=len(seeds)).dataset
-        if len(found) == len(seeds):  # fewer are recognised by their content
-            found = found.set_axis(seeds.index)
+        # Without the index of the batch, documents are recognised by their content.
         return DocumentBatch(dataset_name=batch.dataset_name, data=found, _metadata=batch._metadata)
 
 
