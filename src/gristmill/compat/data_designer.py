@@ -1,24 +1,21 @@
-"""`DataDesignerStage`, which needs the package `data-designer`, and Nemotron-CC's stages that use it in NeMo Curator.
+"""Nemotron-CC's stages under the names in `nemo_curator.stages.synthetic.nemotron_cc.nemo_data_designer`.
 
-Of the latter, Gristmill's stages of the same names call the model. A script passes its model as objects of that package
-(`ModelConfig`, `ModelProvider`), only their attributes are read; they take no other configurations of Data Designer.
+There, NeMo Data Designer calls the model; here, the stages of the same names do. A script passes its model as objects
+of that package (`ModelConfig`, `ModelProvider`), only their attributes are read. Configurations of Data Designer itself
+are rejected.
 """
 
 from __future__ import annotations
 
-import importlib
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gristmill.errors import NotSupportedError, UsageError, missing_extra
+from gristmill.errors import NotSupportedError, UsageError
 from gristmill.models.client.llm_client import GenerationConfig
 from gristmill.models.client.openai_client import AsyncOpenAIClient
-from gristmill.stages.base import ProcessingStage
 from gristmill.stages.synthetic.nemotron_cc import nemotron_cc
 from gristmill.stages.synthetic.nemotron_cc.base import BaseSyntheticStage
-from gristmill.tasks.document import DocumentBatch
 
 _PROVIDERS = {
     "nvidia": ("https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY"),
@@ -26,52 +23,6 @@ _PROVIDERS = {
 }
 """Providers that scripts may name without describing them: the URL, and the variable with the key."""
 _CONCURRENT = 64
-
-
-class DataDesignerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Adds columns to documents with NeMo Data Designer, for which they are the seeds.
-
-    Args:
-        config_builder: The columns to add, a `DataDesignerConfigBuilder`.
-        data_designer_config_file: A file that describes them, instead.
-        model_providers: Servers of the models; None for those that Data Designer knows.
-        verbose: Show all messages of Data Designer.
-    """
-
-    name = "DataDesignerStage"
-
-    def __init__(
-        self,
-        config_builder: Any = None,
-        data_designer_config_file: str | None = None,
-        model_providers: list[Any] | None = None,
-        verbose: bool = False,
-    ) -> None:
-        if (config_builder is None) == (data_designer_config_file is None):
-            raise UsageError("DataDesignerStage: pass either config_builder or data_designer_config_file.")
-        if config_builder is None:
-            config_builder = _designer("config").DataDesignerConfigBuilder.from_config(data_designer_config_file)
-        self.config_builder, self.model_providers, self.verbose = config_builder, model_providers, verbose
-
-    def process(self, batch: DocumentBatch) -> DocumentBatch:
-        seeds = batch.to_pandas()
-        if seeds.empty:
-            return batch
-        options = {} if self.model_providers is None else {"model_providers": self.model_providers}
-        designer = _designer("interface").DataDesigner(**options)
-        if not self.verbose:
-            logging.getLogger("data_designer").setLevel(logging.WARNING)
-        self.config_builder.with_seed_dataset(_designer("config").DataFrameSeedSource(df=seeds.reset_index(drop=True)))
-        found = designer.preview(self.config_builder, num_records=len(seeds)).dataset
-        # Without the index of the batch, documents are recognised by their content.
-        return DocumentBatch(dataset_name=batch.dataset_name, data=found, _metadata=batch._metadata)
-
-
-def _designer(module: str) -> Any:
-    try:
-        return importlib.import_module(f"data_designer.{module}")
-    except ModuleNotFoundError:
-        raise missing_extra("data-designer", "DataDesignerStage") from None
 
 
 class NDDBaseSyntheticStage(BaseSyntheticStage):

@@ -44,7 +44,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "stages.deduplication.semantic": _SEMANTIC,
     **_below("stages.deduplication.semantic", "identify_duplicates kmeans pairwise pairwise_io ranking", _SEMANTIC),
     **_below("stages.text", "deduplication deduplication.removal", ("compat.removal",)),
-    **_below("stages.synthetic", "nemo_data_designer nemo_data_designer.data_designer", _DESIGNER),
     **_below("stages.synthetic.nemotron_cc.nemo_data_designer", "base nemotron_cc", _DESIGNER),
     "stages.file_partitioning": ("compat.readers", "stages.text.io.reader"),
     **_below(
@@ -117,6 +116,9 @@ _NO_TRANSLATION = (
     "The closest is TranslationStage (gristmill.stages.synthetic), which cuts, translates and joins documents itself; "
     "LLMStage grades translations."
 )
+_NO_DESIGNER = (
+    "The nearest are LLMStage (gristmill.stages.text.annotate) and the stages in stages.synthetic.nemotron_cc."
+)
 _NO_SERVE = "Gristmill serves no models; start vLLM or another server beside it and call that from a stage."
 _NO_LANCE = "The nearest are ParquetReader and ParquetWriter; Lance exports Parquet."
 _INSIDE = "It is an internal of NeMo Curator's engine. Executors of Gristmill: LocalExecutor, RayDataExecutor, "
@@ -150,6 +152,7 @@ ABSENT: dict[str, str] = {
     "stages.deduplication.shuffle_utils": "Gristmill needs no shuffle: its deduplication workflows sort on disk.",
     "stages.math": "The nearest are CommonCrawlDownloadExtractStage and HtmlExtractor, which keep formulas.",
     "stages.synthetic": _LLM,
+    "stages.synthetic.nemo_data_designer": _NO_DESIGNER,
     "stages.text.classifiers.aegis.AegisModel": "The closest is AegisClassifier, which loads the model itself.",
     "stages.text.classifiers.aegis.InstructionDataGuardNet": "The closest is InstructionDataGuardClassifier.",
     "stages.text.classifiers.aegis_utils": "The closest is FormatAegisPromptStage.",

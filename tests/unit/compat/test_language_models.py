@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import json
-import logging
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,22 +16,11 @@ from gristmill import compat
 from gristmill.compat.config_run import create_pipeline_from_yaml
 from gristmill.compat.merge_tokens import merge_file_prefixes
 from gristmill.compat.vllm_names import VLLMModel, create_vllm_llm, merge_vllm_kwargs, pick_free_port
-from gristmill.errors import (
-    InputError,
-    InputNotFoundError,
-    MissingExtraError,
-    NotSupportedError,
-    RecipeError,
-    UsageError,
-)
-from gristmill.pipeline import Pipeline
-from gristmill.stages.text.io.reader import JsonlReader
-from gristmill.stages.text.io.writer import JsonlWriter
+from gristmill.errors import InputError, InputNotFoundError, NotSupportedError, RecipeError, UsageError
 from gristmill.storage.token_formats.megatron import MegatronShard
 from gristmill.storage.token_formats.reading import ShardTokens
 from gristmill.tasks import DocumentBatch
 from tests.llm_server import model_server
-from tests.unit.pipeline.jobs import here
 
 
 @pytest.fixture(autouse=True)
@@ -68,66 +54,7 @@ def test_the_stages_on_data_designer_ask_the_provider(monkeypatch: pytest.Monkey
     assert (body["model"], body["temperature"], server.authorization) == ("s", 0.5, "Bearer k-123")
 
 
-class Builder:
-    """Stands for a `DataDesignerConfigBuilder` whose column repeats the text in capitals."""
-
-    def with_seed_dataset(self, source: SimpleNamespace) -> None:
-        self.seeds = source.df
-
-    @classmethod
-    def from_config(cls, path: str) -> Builder:
-        assert path == "columns.yaml"
-        return cls()
-
-
-class Designer:
-    """Stands for a `DataDesigner`; it rejects records without a text."""
-
-    def __init__(self, model_providers: list[str] | None = None) -> None:
-        assert model_providers in (None, ["here"])
-        logging.getLogger("data_designer").setLevel(logging.INFO)
-
-    def preview(self, builder: Builder, *, num_records: int) -> SimpleNamespace:
-        assert num_records == len(builder.seeds)
-        seeds = builder.seeds[builder.seeds["text"] != ""].reset_index(drop=True)
-        return SimpleNamespace(dataset=seeds.assign(loud=seeds["text"].str.upper()))
-
-
-@pytest.fixture
-def data_designer(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ModuleType("data_designer.config")
-    vars(config).update(DataDesignerConfigBuilder=Builder, DataFrameSeedSource=SimpleNamespace)
-    interface = ModuleType("data_designer.interface")
-    vars(interface).update(DataDesigner=Designer)
-    for module in (ModuleType("data_designer"), config, interface):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-
-
-@pytest.mark.usefixtures("data_designer")
-def test_data_designer_adds_columns_to_the_documents_that_are_its_seeds(tmp_path: Path) -> None:
-    from nemo_curator.stages.synthetic.nemo_data_designer.data_designer import (  # type: ignore[import-not-found]
-        DataDesignerStage,
-    )
-
-    texts = ["one", "", "three"]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    stage = DataDesignerStage(data_designer_config_file="columns.yaml", model_providers=["here"])
-    stages = [JsonlReader(str(tmp_path / "in.jsonl")), stage, JsonlWriter(str(tmp_path / "out"))]
-    report = Pipeline("p", stages=stages).run(executor=here()).report
-    written = [json.loads(line) for line in (tmp_path / "out" / "in.jsonl").read_text().splitlines()]
-    assert written == [{"text": "one", "loud": "ONE"}, {"text": "three", "loud": "THREE"}]
-    assert logging.getLogger("data_designer").level == logging.WARNING
-    assert (report.rows_read, report.stages[1].rows_out, report.rows_written) == (3, 2, 2)
-    assert stage.process(DocumentBatch(data=pa.table({"text": pa.array([], pa.string())}))).num_items == 0
-    with pytest.raises(UsageError, match="either config_builder or data_designer_config_file"):
-        DataDesignerStage()
-
-
 def test_what_data_designer_alone_can_do_is_refused() -> None:
-    from nemo_curator.stages.synthetic.nemo_data_designer import DataDesignerStage
-
-    with pytest.raises(MissingExtraError, match="DataDesignerStage needs the package 'data-designer'"):
-        DataDesignerStage(data_designer_config_file="columns.yaml")
     from nemo_curator.stages.synthetic.nemotron_cc.nemo_data_designer.base import NDDBaseSyntheticStage
 
     with pytest.raises(NotSupportedError, match="configurations of NeMo Data Designer are not run"):
@@ -224,6 +151,8 @@ def test_a_translation_takes_the_options_it_has_there_and_refuses_what_cannot_be
     experimental = importlib.import_module("nemo_curator.stages.text.experimental.translation")
     assert experimental.TranslationStage is TranslationStage
     assert importlib.import_module("nemo_curator.stages.text.translation").TranslationPipeline is TranslationStage
+    modifiers = importlib.import_module("nemo_curator.stages.text.modifiers.heuristic")
+    assert modifiers.UrlRemover.__name__ == "UrlRemover"
     TranslationStage("German", "English", "model", backend_type="llm", enable_faith_eval=False, dry_run=False)
     with pytest.raises(
         NotSupportedError, match=r"TranslationStage\(backend_type='google'\) is not supported; pass 'llm'"
